@@ -107,7 +107,7 @@ def taken_turns(
 def compared(
     stable: Stable, asked: argparse.Namespace, workload: str, name: str, shape: Any
 ) -> dict[str, Any]:
-    """One configuration measured both ways, in several processes of each."""
+    """Measure one configuration both ways, each in several processes."""
     ours: list[list[float]] = []
     theirs: list[list[float]] = []
     for _ in range(asked.processes):
@@ -115,14 +115,14 @@ def compared(
         ours.append(own)
         theirs.append(plain)
     pairs = [
-        statistics.median(one / other for one, other in zip(own, plain, strict=True))
+        statistics.median(ours_s / other for ours_s, other in zip(own, plain, strict=True))
         for own, plain in zip(ours, theirs, strict=True)
     ]
     bench_s = statistics.median(map(statistics.median, ours))
     plain_s = statistics.median(map(statistics.median, theirs))
     off = statistics.median(pairs) - 1
     fastest = min(map(min, ours)) / min(map(min, theirs)) - 1
-    each = ", ".join(f"{one - 1:+.1%}" for one in pairs)
+    each = ", ".join(f"{ratio - 1:+.1%}" for ratio in pairs)
     print(
         f"{workload:8} {name:14} bench {1e3 * bench_s:9.3f} ms, plain {1e3 * plain_s:9.3f} ms,"
         f" off {off:+.1%} (processes: {each}), fastest rounds {fastest:+.1%}",
@@ -134,7 +134,7 @@ def compared(
         "bench_ms": round(1e3 * bench_s, 3),
         "plain_ms": round(1e3 * plain_s, 3),
         "off": round(off, 4),
-        "off_of_each_process": [round(one - 1, 4) for one in pairs],
+        "off_of_each_process": [round(ratio - 1, 4) for ratio in pairs],
         "off_of_fastest_rounds": round(fastest, 4),
         "within_bar": abs(off) <= BAR,
     }
@@ -173,7 +173,7 @@ def main() -> int:
         for name in ("baseline", *names)
     ]
     stable.end()
-    devices = [one["name"] for one in look.get("devices", ()) if asked.device != "cpu"]
+    devices = [device["name"] for device in look.get("devices", ()) if asked.device != "cpu"]
     document = {
         "what": (__doc__ or "").splitlines()[0],
         "date": datetime.date.today().isoformat(),

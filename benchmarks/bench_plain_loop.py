@@ -65,9 +65,9 @@ def main() -> None:
     kind = device.partition(":")[0]
 
     def steps() -> Iterator[None]:
-        """The loop of any training script: a batch stays alive until the next one is there."""
+        """The usual training loop: a batch stays alive until the next one arrives."""
         for host in loader_of(workloads, workload, shape):
-            batch = [one.to(device) for one in host]
+            batch = [tensor.to(device) for tensor in host]
             if last:
                 batch[0] = batch[0].to(memory_format=torch.channels_last)
             optimizer.zero_grad()

@@ -20,7 +20,7 @@ HARMLESS = frozenset({"not-environment", "torch-bug"})
 """Causes that are no fault of an environment: naming any other is a false alarm."""
 
 
-def told(report: bytes) -> Diagnosis:
+def diagnosed(report: bytes) -> Diagnosis:
     tables = knowledge.load()
     return diagnose(read_report(report, tables), tables)
 
@@ -29,7 +29,9 @@ def primary_of(diagnosis: Diagnosis) -> str | None:
     """The root cause; where the report shows no fault of the environment, what it shows instead."""
     if diagnosis.primary is not None:
         return diagnosis.primary
-    return next((one.cause for one in diagnosis.findings if one.cause in HARMLESS), None)
+    return next(
+        (finding.cause for finding in diagnosis.findings if finding.cause in HARMLESS), None
+    )
 
 
 def score(folder: Path, *, show: bool) -> dict[str, object]:
@@ -40,7 +42,7 @@ def score(folder: Path, *, show: bool) -> dict[str, object]:
     right = sufficient = alarms = harmless = weak = 0
     started = time.process_time()
     for case, report in cases:
-        diagnosis = told(report)
+        diagnosis = diagnosed(report)
         primary, causes = primary_of(diagnosis), case["causes"]
         if causes[0] in HARMLESS:
             harmless += 1

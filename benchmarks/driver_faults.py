@@ -90,12 +90,12 @@ class Fault(NamedTuple):
             host.nvml = words if self.gpu is None else f"gpu{self.gpu}.{words}"
         return host
 
-    def expected(self, told: dict[str, Any]) -> list[str]:
-        """The verdicts that are true of what was told about it."""
+    def expected(self, look: dict[str, Any]) -> list[str]:
+        """The verdicts that are correct for this fault, given what the look reported."""
         serious = ["undecided", "broken"]
         if "Init" in self.call and self.does in GARBAGE:
-            return ["healthy", *serious]  # it says nothing but its code, and that is success
-        unheard = told["ended"] or any("no answer" in gap for gap in told["gaps"])
+            return ["healthy", *serious]  # these calls return only a code, and the code is success
+        unheard = look["ended"] or any("no answer" in gap for gap in look["gaps"])
         if self.call in NEEDED or (self.does in ("crash", "hang") and unheard):
             return serious
         return ["healthy", "warnings", "undecided", *(["broken"] if self.does in _GONE else [])]
@@ -123,7 +123,7 @@ def drawn(number: int, seed: int) -> list[Fault]:
 
 
 def seen(host: RawHost, depth: Literal["fast", "no-smoke"]) -> dict[str, Any]:
-    """What came of one look."""
+    """What one look at the host found."""
     machine = host.machine(depth)
     found = diagnose(machine, knowledge.load())
     facts = {"driver": machine.driver, "gpus": machine.gpus, "pci": machine.pci}
@@ -133,12 +133,12 @@ def seen(host: RawHost, depth: Literal["fast", "no-smoke"]) -> dict[str, Any]:
         "verdict": found.verdict,
         "primary": found.primary,
         "standing": standing(found),
-        "titles": [one.title for one in found.findings if not one.because_of],
-        "undecided": sorted(one.cause for one in found.undecided if one.matters),
-        "ended": [one for one in (nvml.signal, nvml.hung, cuda.signal, cuda.hung) if one],
+        "titles": [finding.title for finding in found.findings if not finding.because_of],
+        "undecided": sorted(undecided.cause for undecided in found.undecided if undecided.matters),
+        "ended": [end for end in (nvml.signal, nvml.hung, cuda.signal, cuda.hung) if end],
         "nvml": [nvml.code, nvml.call, nvml.count, nvml.hung, nvml.hung_gpu, nvml.signal],
         "libcuda": [cuda.code, cuda.count, cuda.count_code, cuda.hung, cuda.signal],
-        "gpus": [(one.code, one.name, one.bus_id) for one in machine.gpus or ()],
+        "gpus": [(gpu.code, gpu.name, gpu.bus_id) for gpu in machine.gpus or ()],
         "gaps": [f"{gap.fact}: {gap.why}" for gap in machine.gaps if gap.asked],
         "unexplained": unexplained(looked),
     }
@@ -149,17 +149,17 @@ def main(python: str, number: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         standins = StandIns(Path(folder))
         for kind in KINDS:
-            told = seen(Fault(kind, "nothing", "0", None).on(standins, python), "no-smoke")
-            bad += told["verdict"] != "healthy"
-            sys.stdout.write(json.dumps({"kind": kind, "call": None, **told}) + "\n")
+            look = seen(Fault(kind, "nothing", "0", None).on(standins, python), "no-smoke")
+            bad += look["verdict"] != "healthy"
+            sys.stdout.write(json.dumps({"kind": kind, "call": None, **look}) + "\n")
         for place, fault in enumerate(drawn(number, seed)):
             looks = ("fast",) if fault.does == "hang" and place % 3 else ("fast", "no-smoke")
             for depth in looks:
-                told = seen(fault.on(standins, python), depth)  # type: ignore[arg-type]
-                expected = fault.expected(told)
-                wrong = bool(told["unexplained"]) or told["verdict"] not in expected
+                look = seen(fault.on(standins, python), depth)  # type: ignore[arg-type]
+                expected = fault.expected(look)
+                wrong = bool(look["unexplained"]) or look["verdict"] not in expected
                 bad += wrong
-                row = {**fault._asdict(), "look": depth, "expected": expected, **told}
+                row = {**fault._asdict(), "look": depth, "expected": expected, **look}
                 sys.stdout.write(json.dumps({"wrong": wrong, **row}) + "\n")
                 sys.stdout.flush()
     return 1 if bad else 0

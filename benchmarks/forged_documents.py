@@ -51,9 +51,9 @@ def main(documents: int, seed: int) -> int:
                     print(f"document {turn} of seed {seed}")
                 continue
             counts["judged"] += 1
-            counts.update(one.kind for one in faults)
-            for one in faults[:1] if sum(counts[kind] for kind in KINDS) < SHOWN else ():
-                print(f"document {turn} of seed {seed}: {one}")
+            counts.update(fault.kind for fault in faults)
+            for fault in faults[:1] if sum(counts[kind] for kind in KINDS) < SHOWN else ():
+                print(f"document {turn} of seed {seed}: {fault}")
     figures = {
         "bars": dict.fromkeys((*KINDS, "failed"), 0),
         "seed": seed,

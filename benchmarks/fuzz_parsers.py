@@ -35,8 +35,8 @@ MOST_FINDS = 50
 def main(inputs: int, only: str) -> int:
     from fuzz_registry import parsers
 
-    chosen = {name: one for name, one in parsers().items() if only in name}
-    weights = {name: SLOW_WEIGHT if one.slow else 1.0 for name, one in chosen.items()}
+    chosen = {name: parser for name, parser in parsers().items() if only in name}
+    weights = {name: SLOW_WEIGHT if parser.slow else 1.0 for name, parser in chosen.items()}
     share = inputs / sum(weights.values())
     started = time.monotonic()
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -44,27 +44,27 @@ def main(inputs: int, only: str) -> int:
             name: pool.submit(_fuzzed, name, -(-int(share * weight) // 1) + 1)
             for name, weight in weights.items()
         }
-        told = {name: job.result() for name, job in jobs.items()}
+        results = {name: job.result() for name, job in jobs.items()}
     seconds = time.monotonic() - started
-    return _saved(told, seconds, whole=not only)
+    return _saved(results, seconds, whole=not only)
 
 
-def _saved(told: dict[str, dict[str, Any]], seconds: float, *, whole: bool) -> int:
-    for name, one in told.items():
-        print(f"{name:40} {one['inputs']:>9,} {one['seconds']:>7.1f} s  {one['ended']}")
-        for find in one["finds"]:
+def _saved(results: dict[str, dict[str, Any]], seconds: float, *, whole: bool) -> int:
+    for name, result in results.items():
+        print(f"{name:40} {result['inputs']:>9,} {result['seconds']:>7.1f} s  {result['ended']}")
+        for find in result["finds"]:
             print(f"    {find['error']} at {find['where']}: {find['input']}")
-    finds = sum(len(one["finds"]) for one in told.values())
-    badly = sum(one["ended"] != "well" for one in told.values())
+    finds = sum(len(result["finds"]) for result in results.values())
+    badly = sum(result["ended"] != "well" for result in results.values())
     figures = {
         "bars": {"inputs": 1_000_000, "exceptions": 0, "ended_badly": 0},
-        "inputs": sum(one["inputs"] for one in told.values()),
-        "parsers": len(told),
+        "inputs": sum(result["inputs"] for result in results.values()),
+        "parsers": len(results),
         "seconds": round(seconds, 1),
         "side_by_side": SIDE_BY_SIDE,
         "exceptions": finds,
         "ended_badly": badly,
-        "per_parser": told,
+        "per_parser": results,
     }
     if whole:
         measuring.saved("fuzz_parsers", figures)
@@ -73,9 +73,9 @@ def _saved(told: dict[str, dict[str, Any]], seconds: float, *, whole: bool) -> i
 
 
 def _fuzzed(name: str, runs: int) -> dict[str, Any]:
-    """One parser in a process of its own: a crash or a hang of it is told as its own."""
+    """Fuzz one parser in its own process, so that a crash or a hang is attributed to it."""
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "told.json"
+        tally = Path(folder) / "told.json"
         argv = [sys.executable, __file__, "--child", name, str(runs), folder]
         ended = "well"
         started = time.monotonic()
@@ -87,7 +87,7 @@ def _fuzzed(name: str, runs: int) -> dict[str, Any]:
             ended = f"status {code}: {' | '.join(known)[:300]}"
             left = next(iter(Path(folder).glob("*-*")), None)  # libFuzzer keeps the input
             ended += f"; input {left.read_bytes()!r}" if left else ""
-        found = json.loads(told.read_text()) if told.exists() else {"inputs": 0, "finds": []}
+        found = json.loads(tally.read_text()) if tally.exists() else {"inputs": 0, "finds": []}
     return {**found, "seconds": round(time.monotonic() - started, 1), "ended": ended}
 
 
@@ -104,14 +104,14 @@ def child(name: str, runs: int, folder: str) -> None:
     import fuzz_seeds
 
     parser = fuzz_registry.parsers()[name]
-    told = _Told(Path(folder) / "told.json", runs)
+    tally = _Told(Path(folder) / "told.json", runs)
 
     def one_input(data: bytes) -> None:
         try:
             fuzz_parser.run(parser, data)
         except Exception as error:
-            told.find(error, data)
-        told.another()
+            tally.find(error, data)
+        tally.another()
 
     def mutated(data: bytes, most: int, seed: int) -> bytes:
         """Half of the inputs are damaged as libFuzzer does, half as texts break."""
@@ -152,7 +152,9 @@ class _Told:
 
     def find(self, error: Exception, data: bytes) -> None:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [one for one in frames if "cudadoctor" in Path(one.filename).parts[-4:]] or frames
+        own = [
+            frame for frame in frames if "cudadoctor" in Path(frame.filename).parts[-4:]
+        ] or frames
         where = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
         key = type(error).__name__, where
         if key not in self.finds and len(self.finds) < MOST_FINDS:

@@ -47,11 +47,11 @@ def prescribed(machine: Machine, plain: Plain, tables: Knowledge) -> Prescriptio
     return Prescription(plain, choice, remedy)
 
 
-def found(one: Prescription, reading: Reading) -> list[str]:
+def found(prescription: Prescription, reading: Reading) -> list[str]:
     """The faults of one prescription."""
-    change = None if one.remedy is None else one.remedy.packages
-    note = "" if one.remedy is None else one.remedy.note or ""
-    return faults(one.choice, change, note, one.plain, reading)
+    change = None if prescription.remedy is None else prescription.remedy.packages
+    note = "" if prescription.remedy is None else prescription.remedy.note or ""
+    return faults(prescription.choice, change, note, prescription.plain, reading)
 
 
 def readings() -> tuple[Reading, list[str], list[str]]:
@@ -70,8 +70,10 @@ def grid(count: int) -> tuple[dict[str, Any], list[str]]:
     all_of = [prescribed(machine, plain, tables) for machine, plain in made]
     solved_s = time.process_time() - started
     reading, read, lines = readings()
-    for one in all_of:
-        lines += [f"{fault} ({_said(one.plain)})" for fault in found(one, reading)]
+    for prescription in all_of:
+        lines += [
+            f"{fault} ({_said(prescription.plain)})" for fault in found(prescription, reading)
+        ]
     total_s = time.process_time() - started
     return _figures(all_of, read, lines, solved_s, total_s), lines
 
@@ -79,9 +81,9 @@ def grid(count: int) -> tuple[dict[str, Any], list[str]]:
 def _figures(
     all_of: list[Prescription], read: list[str], lines: list[str], solved_s: float, total_s: float
 ) -> dict[str, Any]:
-    built = [one for one in all_of if one.choice.build is not None]
-    kinds = Counter(one.plain["kind"] for one in all_of)
-    with_build = Counter(one.plain["kind"] for one in built)
+    built = [prescription for prescription in all_of if prescription.choice.build is not None]
+    kinds = Counter(prescription.plain["kind"] for prescription in all_of)
+    with_build = Counter(prescription.plain["kind"] for prescription in built)
     return {
         "machines": len(all_of),
         "with_a_build": len(built),
@@ -90,9 +92,13 @@ def _figures(
             kind: {"machines": kinds[kind], "with_a_build": with_build[kind]}
             for kind in sorted(kinds)
         },
-        "with_a_wish": sum(one.plain["wish"] is not None for one in all_of),
-        "with_torch_installed": sum(one.plain["installed"] is not None for one in all_of),
-        "with_gpus_of_two_kinds": sum(len(set(one.plain["names"])) > 1 for one in all_of),
+        "with_a_wish": sum(prescription.plain["wish"] is not None for prescription in all_of),
+        "with_torch_installed": sum(
+            prescription.plain["installed"] is not None for prescription in all_of
+        ),
+        "with_gpus_of_two_kinds": sum(
+            len(set(prescription.plain["names"])) > 1 for prescription in all_of
+        ),
         "different_builds": len(_names(built)),
         "read_again_in": read,
         "faults": dict(Counter(line.partition(":")[0] for line in lines)),
@@ -104,8 +110,10 @@ def _figures(
 
 
 def _names(built: list[Prescription]) -> set[tuple[str, str, str]]:
-    found = (one.choice.build for one in built)
-    return {(str(one.torch), one.variant, one.platform) for one in found if one is not None}
+    found = (prescription.choice.build for prescription in built)
+    return {
+        (str(build.torch), build.variant, build.platform) for build in found if build is not None
+    }
 
 
 def _said(plain: Plain) -> str:

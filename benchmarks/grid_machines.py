@@ -162,8 +162,8 @@ class Stock:
         self.builds: dict[tuple[str, str], list[Plain]] = {}
         for row in torch["builds"]:
             python = self.releases[row["torch"]]["pythons"].get(row["platform"], [])
-            for one in python if row["published"] else ():
-                self.builds.setdefault((row["platform"], one), []).append(row)
+            for version in python if row["published"] else ():
+                self.builds.setdefault((row["platform"], version), []).append(row)
         self.others: dict[str, list[str]] = {
             name: [row["version"] for row in around["releases"] if row["package"] == name]
             for name in COMPANIONS
@@ -174,7 +174,7 @@ class Stock:
             (row["package"], row["version"]): row["python"] for row in around["releases"]
         }
         self.flash: dict[str, str] = {
-            one: row["version"] for row in around["flash_attn"] for one in row["torch"]
+            torch: row["version"] for row in around["flash_attn"] for torch in row["torch"]
         }
         self.triton: dict[str, str] = {
             torch: wanted.removeprefix("==")
@@ -221,8 +221,10 @@ def _usual(kind: str, chance: random.Random, absurd: bool) -> Plain:
     windows = kind in ("windows", "wsl")
     driver, level = _driver(cards, windows, chance, absurd)
     branch = int(driver.split(".")[0])
-    fitting = [one for one in SYSTEMS if one.first <= branch <= one.last]
-    system = chance.choices(fitting or SYSTEMS, [one.weight for one in fitting or SYSTEMS])[0]
+    fitting = [candidate for candidate in SYSTEMS if candidate.first <= branch <= candidate.last]
+    system = chance.choices(
+        fitting or SYSTEMS, [candidate.weight for candidate in fitting or SYSTEMS]
+    )[0]
     if kind in ("wsl", "spark"):
         system = chance.choice(SYSTEMS[5:9] if kind == "wsl" else SYSTEMS[7:8])
     pythons = "3.9 3.10 3.11 3.12 3.13" if kind == "windows" else system.pythons
@@ -232,8 +234,8 @@ def _usual(kind: str, chance: random.Random, absurd: bool) -> Plain:
         "platform": "linux_aarch64" if kind in ("arm", "spark") else platform,
         "glibc": None if kind == "windows" else system.glibc,
         "python": chance.choice(pythons.split()),
-        "names": tuple(one.name for one in cards),
-        "capabilities": tuple(one.capability for one in cards),
+        "names": tuple(card.name for card in cards),
+        "capabilities": tuple(card.capability for card in cards),
         "driver": driver,
         "level": level,
         "numbers": "windows" if windows else "linux",
@@ -255,37 +257,37 @@ def _cards(kind: str, chance: random.Random, absurd: bool) -> tuple[Card, ...]:
     if kind == "bare":
         return ()
     pool = EVERY if absurd else pools[kind]
-    first = chance.choices(pool, [one.weight for one in pool])[0]
+    first = chance.choices(pool, [card.weight for card in pool])[0]
     if kind == "spark" or chance.random() > 0.14:
         return (first,) * (chance.choice((1, 1, 1, 2, 8)))
-    # Two kinds beside each other: usually cards that one driver supports.
-    together = [one for one in pool if absurd or _overlap(one, first)]
-    return (first, chance.choices(together, [one.weight for one in together])[0])
+    # Two kinds in one machine: usually cards that one driver supports.
+    together = [card for card in pool if absurd or _overlap(card, first)]
+    return (first, chance.choices(together, [card.weight for card in together])[0])
 
 
-def _overlap(one: Card, other: Card) -> bool:
-    return max(one.first, other.first) <= min(one.last or 999, other.last or 999)
+def _overlap(card: Card, other: Card) -> bool:
+    return max(card.first, other.first) <= min(card.last or 999, other.last or 999)
 
 
 def _driver(
     cards: tuple[Card, ...], windows: bool, chance: random.Random, absurd: bool
 ) -> tuple[str, str]:
-    """A driver that supports the cards, more likely a recent one; any driver where absurd."""
+    """A driver that supports the cards, preferably a recent one; any driver if `absurd`."""
     rows = (WINDOWS_DRIVERS if windows else DRIVERS).split()
     known = list(zip(rows[::2], rows[1::2], strict=True))
     if absurd:
-        old = [] if windows else [tuple(one.split()) for one in BEFORE_410]
-        return chance.choice([*known, *((one[0], one[1]) for one in old)])
-    low = max((one.first for one in cards), default=470)
-    high = min((one.last or 999 for one in cards), default=999)
-    fitting = [one for one in known if low <= int(one[0].split(".")[0]) <= high + 4]
+        old = [] if windows else [tuple(pair.split()) for pair in BEFORE_410]
+        return chance.choice([*known, *((pair[0], pair[1]) for pair in old)])
+    low = max((card.first for card in cards), default=470)
+    high = min((card.last or 999 for card in cards), default=999)
+    fitting = [pair for pair in known if low <= int(pair[0].split(".")[0]) <= high + 4]
     return chance.choices(fitting, [1 + index for index, _ in enumerate(fitting)])[0]
 
 
 def _lifted(cards: tuple[Card, ...], level: str, chance: random.Random) -> Plain:
     """Now and then cuda-compat libraries lift the driver of a data-centre GPU."""
-    names = {one.name for one in SERVER[4:]}
-    able = bool(cards) and all(one.name in names for one in cards)
+    names = {card.name for card in SERVER[4:]}
+    able = bool(cards) and all(card.name in names for card in cards)
     if not able or level not in ("12.2", "12.8") or chance.random() > 0.1:
         return {}
     return {"level": "13.0", "by_level": True, "told": True}
@@ -446,4 +448,4 @@ def _packages(installed: Plain | None) -> tuple[Distribution, ...]:
     wheels = installed["wheels"]
     torch = Distribution(name="torch", version=installed["torch"], requires=wheels)
     others = {**installed["packages"], **dict.fromkeys(wheels, "1.0")}
-    return (torch, *(Distribution(name=name, version=one) for name, one in others.items()))
+    return (torch, *(Distribution(name=name, version=version) for name, version in others.items()))

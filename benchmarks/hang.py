@@ -31,7 +31,7 @@ def main(python: str, rounds: int) -> None:
         sick = sick_host(StandIns(Path(folder)), Path(folder), HANGS)
         fast = [_run(sick, "check", "--fast", "--json", "--python", python) for _ in range(rounds)]
         full = _run(sick, "check", "--json", "--python", python)
-    seconds = {"fast": max(one["seconds"] for one in fast), "full": full["seconds"]}
+    seconds = {"fast": max(run["seconds"] for run in fast), "full": full["seconds"]}
     figures = {
         "bars_s": BARS,
         "seconds": seconds,

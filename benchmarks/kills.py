@@ -35,14 +35,14 @@ def main(python: str) -> int:
             "fast": _all(host, [*words, "--fast"], MOMENTS_S["fast"]),
             "full": _all(host, [*words, "--device", "cpu"], MOMENTS_S["full"]),
         }
-    failed = sum(len(one["failed"]) for one in figures.values())
+    failed = sum(len(figure["failed"]) for figure in figures.values())
     seconds = round(time.monotonic() - started, 1)
     measuring.saved("kills", figures | {"bars": {"failed": 0}, "seconds": seconds})
     return 1 if failed else 0
 
 
 def _all(host: Sick, words: list[str], moments: tuple[float, ...]) -> dict[str, Any]:
-    """Kill each process in its turn, until there is none of that number."""
+    """Kill the first, second, third... process of a run, until a run has fewer processes."""
     runs, failed = 0, []
     for after_s in moments:
         for number in itertools.count():
@@ -54,8 +54,8 @@ def _all(host: Sick, words: list[str], moments: tuple[float, ...]) -> dict[str, 
             if document is None:
                 break
             runs += 1
-            if told := causes(document) & DAMAGE:
-                failed.append(f"{number} after {after_s} s: {sorted(told)}")
+            if wrong := causes(document) & DAMAGE:
+                failed.append(f"{number} after {after_s} s: {sorted(wrong)}")
     return {"runs": runs, "failed": failed}
 
 

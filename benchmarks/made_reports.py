@@ -99,15 +99,19 @@ def driver_serves(host: Host) -> bool:
 def serves(host: Host) -> bool:
     """Whether the build holds machine code for the card: same major, lower or equal minor."""
     major, minor = (int(part) for part in host.card.capability.split("."))
-    codes = [one[3:].rstrip("af") for one in host.build.archs or () if one.startswith("sm_")]
+    codes = [arch[3:].rstrip("af") for arch in host.build.archs or () if arch.startswith("sm_")]
     return any(int(code[:-1]) == major and int(code[-1]) <= minor for code in codes)
 
 
 def builds(dice: random.Random) -> TorchBuild:
     usable = [
-        one
-        for one in KB.builds_on("linux_x86_64")
-        if one.published and one.archs and one.cuda and not one.archs_uncertain and one.torchvision
+        build
+        for build in KB.builds_on("linux_x86_64")
+        if build.published
+        and build.archs
+        and build.cuda
+        and not build.archs_uncertain
+        and build.torchvision
     ]
     return dice.choice(usable)
 
@@ -116,7 +120,7 @@ def hosts(dice: random.Random, wanted: Callable[[Host], bool]) -> Host:
     """A host for which `wanted` holds."""
     while True:
         build = builds(dice)
-        python = dice.choice([one for one in build.pythons if not one.endswith("t")])
+        python = dice.choice([version for version in build.pythons if not version.endswith("t")])
         host = Host(dice.choice(CARDS), dice.choice(list(DRIVERS)), build, python)
         if wanted(host):
             return host
@@ -219,7 +223,12 @@ def healthy_lists(dice: random.Random) -> Made:
 
 
 def driver_too_old(dice: random.Random) -> Made:
-    host = hosts(dice, lambda one: serves(one) and not driver_serves(one) and not old_for_card(one))
+    host = hosts(
+        dice,
+        lambda candidate: (
+            serves(candidate) and not driver_serves(candidate) and not old_for_card(candidate)
+        ),
+    )
     if dice.random() < 0.5:
         packages = packages_of(host)
         text = collect_env(host, available=False, packages=packages, cuda=cuda_text(host.build))
@@ -239,11 +248,13 @@ def cpu_build(dice: random.Random) -> Made:
 
 
 def too_new(dice: random.Random) -> Made:
-    def wanted(one: Host) -> bool:
-        codes = [int(c[3:].rstrip("af")) for c in one.build.archs or () if c.startswith("sm_")]
-        newer = int(one.card.capability.replace(".", "")) > max(codes) // 10 * 10 + 9
-        ptx = any(code.startswith("compute_") for code in one.build.archs or ())
-        return newer and not ptx and driver_serves(one) and not old_for_card(one)
+    def wanted(candidate: Host) -> bool:
+        codes = [
+            int(c[3:].rstrip("af")) for c in candidate.build.archs or () if c.startswith("sm_")
+        ]
+        newer = int(candidate.card.capability.replace(".", "")) > max(codes) // 10 * 10 + 9
+        ptx = any(code.startswith("compute_") for code in candidate.build.archs or ())
+        return newer and not ptx and driver_serves(candidate) and not old_for_card(candidate)
 
     host = hosts(dice, wanted)
     packages = packages_of(host)
@@ -255,10 +266,12 @@ def too_new(dice: random.Random) -> Made:
 
 
 def too_old(dice: random.Random) -> Made:
-    def wanted(one: Host) -> bool:
-        codes = [int(c[3:].rstrip("af")) for c in one.build.archs or () if c.startswith("sm_")]
-        older = int(one.card.capability.replace(".", "")) < min(codes)
-        return older and driver_serves(one) and not old_for_card(one)
+    def wanted(candidate: Host) -> bool:
+        codes = [
+            int(c[3:].rstrip("af")) for c in candidate.build.archs or () if c.startswith("sm_")
+        ]
+        older = int(candidate.card.capability.replace(".", "")) < min(codes)
+        return older and driver_serves(candidate) and not old_for_card(candidate)
 
     host = hosts(dice, wanted)
     packages = packages_of(host)
@@ -267,7 +280,12 @@ def too_old(dice: random.Random) -> Made:
 
 
 def numpy_2(dice: random.Random) -> Made:
-    host = hosts(dice, lambda one: runs(one) and Version("1.13") < one.build.torch < Version("2.3"))
+    host = hosts(
+        dice,
+        lambda candidate: (
+            runs(candidate) and Version("1.13") < candidate.build.torch < Version("2.3")
+        ),
+    )
     packages = packages_of(host, numpy="2.0.1")
     text = collect_env(host, available=True, packages=packages, cuda=cuda_text(host.build))
     return Made(text, "numpy-abi", "numpy 2")
@@ -275,7 +293,7 @@ def numpy_2(dice: random.Random) -> Made:
 
 def companion(dice: random.Random) -> Made:
     host = hosts(dice, runs)
-    other = hosts(dice, lambda one: one.build.torchvision != host.build.torchvision)
+    other = hosts(dice, lambda candidate: candidate.build.torchvision != host.build.torchvision)
     packages = packages_of(host, torchvision=str(other.build.torchvision))
     text = "RuntimeError: operator torchvision::nms does not exist\n\n" + pip_list(packages)
     return Made(text, "torch-companion-mismatch", "companion")
@@ -333,18 +351,18 @@ def main() -> int:
     asked = parser.parse_args()
     dice = random.Random(20261121)
     made = [PLANTS[n % len(PLANTS)](dice) for n in range(asked.reports)]
-    texts = [decorated(one.text, dice).encode() for one in made]
+    texts = [decorated(case.text, dice).encode() for case in made]
     wrong: Counter[str] = Counter()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()
-    for one, text in zip(made, texts, strict=True):
+    for case, text in zip(made, texts, strict=True):
         judged = judge(read_report(text, KB))
         json_v1.line(json_v1.report(report(judged)))
         said = primary_of(judged.diagnosis)
-        if said != one.cause:
-            wrong[f"{one.kind}: said {said}"] += 1
+        if said != case.cause:
+            wrong[f"{case.kind}: said {said}"] += 1
             if asked.wrong:
-                sys.stdout.write(f"--- planted {one.cause}, said {said}\n{one.text}\n")
+                sys.stdout.write(f"--- planted {case.cause}, said {said}\n{case.text}\n")
     seconds = time.process_time() - started
     result = {
         "reports": asked.reports,

@@ -69,7 +69,7 @@ def _family(root: int) -> list[int]:
     for pid in known:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
             try:
-                known.extend(int(one) for one in task.read_text().split())
+                known.extend(int(child) for child in task.read_text().split())
             except OSError:
                 continue
     return known

@@ -111,21 +111,22 @@ class Tests:
         self.reached: dict[int, Reached] = {}
 
     def look(self) -> None:
-        """Run each test once, unchanged. One that fails here says nothing later."""
-        tracer = Tracer({str(one.path): one.file for one in self.sources.values()})
+        """Run each test once on unchanged code. A test that fails here is not used later."""
+        tracer = Tracer({str(source.path): source.file for source in self.sources.values()})
         for n, item in enumerate(self.items):
-            following = self.items[(n + 1) % len(self.items)]  # what the session shares stays
+            # A next test, even after the last one, keeps the fixtures of the session alive.
+            following = self.items[(n + 1) % len(self.items)]
             started = time.perf_counter()
             with tracer:
                 reports = runtestprotocol(item, log=False, nextitem=following)
             seconds = time.perf_counter() - started
-            if any(one.failed for one in reports):
+            if any(report.failed for report in reports):
                 print(f"fails unchanged, left out: {item.nodeid}")
             elif seconds < SLOWEST_TEST_S:
                 self.reached[n] = Reached(tracer.lines(), seconds)
 
     def for_mutant(self, mutant: Mutant, limit_s: float) -> list[pytest.Item]:
-        """The tests that reach a place: the deepest first, one of each way through in turn."""
+        """The tests that reach a place, the deepest first, alternating between the paths to it."""
         file, lines = mutant.place.file, self._lines(mutant.place)
         function = mutant.place.function
         around = bits(function.lineno, function.end_lineno or 0) if function else -1
@@ -134,7 +135,7 @@ class Tests:
         ways: dict[int, list[int]] = defaultdict(list)
         for n, reached in self.reached.items():
             about = named and named in self.items[n].nodeid
-            if about or any(reached.lines.get(one, 0) & some for one, some in lines.items()):
+            if about or any(reached.lines.get(path, 0) & some for path, some in lines.items()):
                 ways[reached.lines.get(file, 0) & around].append(n)
         turns = [
             (turn, -way.bit_count() if way >= 0 else 0, n)
@@ -150,7 +151,7 @@ class Tests:
         return chosen
 
     def _lines(self, place: Place) -> dict[str, int]:
-        """The lines whose run shows the place: its own, or those that use the constant it is in."""
+        """The lines that execute the place: its own, or those that use the constant it defines."""
         function, header = place.function, place.header
         if function is not None and header is not function:
             end = header.end_lineno or header.lineno
@@ -160,15 +161,19 @@ class Tests:
             return {place.file: bits(header.lineno, max(end, header.lineno))}
         if function is not None:  # a default or the arguments of its decorator
             return {place.file: bits(function.body[0].lineno, function.end_lineno or 0)}
-        names = {one.id for one in ast.walk(header) if isinstance(one, ast.Name)}
+        names = {node.id for node in ast.walk(header) if isinstance(node, ast.Name)}
         if not isinstance(header, ast.ClassDef):
-            stored = (one for one in ast.walk(header) if isinstance(one, ast.Name))
-            names = {one.id for one in stored if isinstance(one.ctx, ast.Store)}
+            stored = (node for node in ast.walk(header) if isinstance(node, ast.Name))
+            names = {node.id for node in stored if isinstance(node.ctx, ast.Store)}
         found: dict[str, int] = defaultdict(int)
         for source in self.sources.values():
-            for one in ast.walk(source.tree):
-                if isinstance(one, ast.Name) and one.id in names and isinstance(one.ctx, ast.Load):
-                    found[source.file] |= 1 << one.lineno
+            for node in ast.walk(source.tree):
+                if (
+                    isinstance(node, ast.Name)
+                    and node.id in names
+                    and isinstance(node.ctx, ast.Load)
+                ):
+                    found[source.file] |= 1 << node.lineno
         return found
 
 
@@ -204,8 +209,8 @@ def _put(name: str, was: Any, value: Any) -> None:
             was.__code__, was.__defaults__ = value.__code__, value.__defaults__
             was.__kwdefaults__ = value.__kwdefaults__
     elif isinstance(was, type):
-        for inner, one in vars(was).items():
-            _put(inner, one, vars(value).get(inner))
+        for inner, member in vars(was).items():
+            _put(inner, member, vars(value).get(inner))
     elif isinstance(was, property):
         _put(name, was.fget, getattr(value, "fget", None))
     elif isinstance(was, (staticmethod, classmethod)) or hasattr(was, "__wrapped__"):
@@ -217,10 +222,10 @@ def _put(name: str, was: Any, value: Any) -> None:
 
 
 def remembered() -> Iterator[Any]:
-    """Caches that may hold what the code said before it was changed; the tables stay."""
-    for one in gc.get_objects():
-        if isinstance(one, _Cached) and not one.__module__.startswith("cudadoctor.knowledge"):
-            yield one
+    """Caches, except those of the tables, that may hold results of the unchanged code."""
+    for found in gc.get_objects():
+        if isinstance(found, _Cached) and not found.__module__.startswith("cudadoctor.knowledge"):
+            yield found
 
 
 _Cached: Any = type(functools.lru_cache(len))
@@ -229,27 +234,27 @@ _Cached: Any = type(functools.lru_cache(len))
 def killed_by(
     source: Source, tree: ast.Module, items: list[pytest.Item], caches: list[Any]
 ) -> str | None:
-    """The test that sees the change, None where all pass; in a process of its own."""
+    """The test that detects the change, None if all pass; runs in its own process."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
         quiet = os.open(os.devnull, os.O_RDWR)
-        for one in (0, 1, 2):
-            os.dup2(quiet, one)
-        told = b""
+        for stream in (0, 1, 2):
+            os.dup2(quiet, stream)
+        answer = b""
         try:
             put_in(source, tree)
             for cache in caches:
                 cache.cache_clear()
             for item, following in zip(items, (*items[1:], items[0]), strict=True):
                 reports = runtestprotocol(item, log=False, nextitem=following)
-                if any(one.failed for one in reports):
-                    told = item.nodeid.encode()
+                if any(report.failed for report in reports):
+                    answer = item.nodeid.encode()
                     break
         except BaseException as error:
-            told = f"{type(error).__name__} in {source.name}".encode()
-        os.write(writing, told or b"-")
+            answer = f"{type(error).__name__} in {source.name}".encode()
+        os.write(writing, answer or b"-")
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as answers:
@@ -286,19 +291,22 @@ class Runner:
         sample = mutants(self.sources, self.wanted.seed, self.wanted.places)
         before: dict[str, Any] = {}
         if self.wanted.only:
-            sample = [one for one in sample if self.wanted.only in one.where]
+            sample = [mutant for mutant in sample if self.wanted.only in mutant.where]
         elif self.wanted.survivors:
             before = json.loads((measuring.RESULTS / "mutants.json").read_text(encoding="utf-8"))
-            sample = [one for one in sample if told(one) in before["survivors"]]
-        items = [one for one in session.items if not _ELSEWHERE & set(_fixtures(one))]
+            sample = [mutant for mutant in sample if described(mutant) in before["survivors"]]
+        items = [item for item in session.items if not _ELSEWHERE & set(_fixtures(item))]
         tests = Tests(items, self.sources)
         started = time.monotonic()
         tests.look()
-        reach, seconds = sum(bool(one.lines) for one in tests.reached.values()), time.monotonic()
+        reach, seconds = (
+            sum(bool(reached.lines) for reached in tests.reached.values()),
+            time.monotonic(),
+        )
         print(f"{reach} of {len(items)} tests reach the targets ({seconds - started:.0f} s)")
         print(f"{len(sample)} places are changed", flush=True)
         gc.collect()
-        caches = list(remembered())  # what is frozen is not listed any more
+        caches = list(remembered())  # frozen objects are no longer listed
         gc.freeze()
         self.figures = _figures(self.wanted, before, *self._all(sample, tests, caches))
         return True
@@ -308,30 +316,33 @@ class Runner:
     ) -> tuple[int, int, list[Mutant]]:
         """How many are killed, how many are known to be equivalent, and those that survive."""
         known = {
-            (one["file"], one["was"], one["now"]): one["reason"]
-            for one in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", ())
+            (row["file"], row["was"], row["now"]): row["reason"]
+            for row in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("mutant", ())
         }
         survived: list[Mutant] = []
         equivalent, killed = 0, 0
         limit_s = 1e9 if self.wanted.all_tests else TESTS_S
-        for n, one in enumerate(sample):
-            source = self.sources[one.place.file]
-            items = tests.for_mutant(one, limit_s)
-            tree, _ = source.mutated(one.place, one.kind)
-            if one.key in known:
+        for n, mutant in enumerate(sample):
+            source = self.sources[mutant.place.file]
+            items = tests.for_mutant(mutant, limit_s)
+            tree, _ = source.mutated(mutant.place, mutant.kind)
+            if mutant.key in known:
                 equivalent += 1
             elif items and killed_by(source, tree, items, caches):
                 killed += 1
             else:
-                survived.append(one)
-                print(f"{one.where}  ({one.kind}; {len(items)} tests)\n{one.diff()}", flush=True)
+                survived.append(mutant)
+                print(
+                    f"{mutant.where}  ({mutant.kind}; {len(items)} tests)\n{mutant.diff()}",
+                    flush=True,
+                )
             if n % 50 == 49:
                 print(f"... {n + 1}: {killed} killed, {len(survived)} survived", flush=True)
         return killed, equivalent, survived
 
 
-def told(one: Mutant) -> str:
-    return f"{one.where}: {one.diff().strip()}"
+def described(mutant: Mutant) -> str:
+    return f"{mutant.where}: {mutant.diff().strip()}"
 
 
 def _figures(
@@ -341,7 +352,7 @@ def _figures(
     equivalent: int,
     survived: list[Mutant],
 ) -> dict[str, Any]:
-    """before: of the run whose survivors these were; what it killed stays killed."""
+    """before: the figures of the run whose survivors were tried again; its kills still count."""
     killed, equivalent = killed + before.get("killed", 0), equivalent + before.get("equivalent", 0)
     counted = killed + len(survived)
     return {
@@ -351,7 +362,7 @@ def _figures(
         "survived": len(survived),
         "equivalent": equivalent,
         "score": round(killed / counted, 4) if counted else None,
-        "survivors": [told(one) for one in survived],
+        "survivors": [described(mutant) for mutant in survived],
     }
 
 
@@ -366,8 +377,10 @@ def main() -> int:
     parser.add_argument("--all-tests", action="store_true", help="no limit of time for a mutant")
     wanted = parser.parse_args()
     files = sorted({path for pattern in TARGETS for path in ROOT.glob(pattern)})
-    sources = {one.file: one for one in map(Source, files)}
-    modules = sorted({str(path) for one in wanted.tests for path in (ROOT / "tests").rglob(one)})
+    sources = {source.file: source for source in map(Source, files)}
+    modules = sorted(
+        {str(path) for pattern in wanted.tests for path in (ROOT / "tests").rglob(pattern)}
+    )
     runner = Runner(wanted, sources)
     os.chdir(ROOT)
     options = ["-p", "no:cacheprovider", "-o", "timeout=0"]

@@ -49,9 +49,11 @@ class Place(NamedTuple):
 
 
 def kinds_of(node: ast.AST) -> tuple[str, ...]:
-    """The ways to change this node; the wording of a text is none."""
+    """The ways to change this node; the wording of texts is never changed."""
     if isinstance(node, ast.Compare):
-        every = ((n, one) for n, used in enumerate(node.ops) for one in _OPPOSITE[type(used)])
+        every = (
+            (n, opposite) for n, used in enumerate(node.ops) for opposite in _OPPOSITE[type(used)]
+        )
         return tuple(f"compare {n} {other.__name__}" for n, other in every)
     if isinstance(node, ast.BoolOp):
         return ("and/or", *(f"drop {n}" for n in range(len(node.values))))
@@ -168,9 +170,9 @@ class _Reader(ast.NodeVisitor):
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_comment"):
                 continue
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, ast.AST):
-                    self.visit(one)
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    self.visit(child)
         self.header, self.function = before
 
 
@@ -213,20 +215,20 @@ class Source:
         nodes = list(ast.walk(tree))
         old = nodes[place.node]
         header = next(
-            one for one in nodes if isinstance(one, ast.stmt) and _same(one, place.header)
+            node for node in nodes if isinstance(node, ast.stmt) and _same(node, place.header)
         )
         _Swap(old, changed(old, kind)).visit(tree)
         ast.fix_missing_locations(tree)
         # A statement that is itself the place was swapped for its copy.
         header = next(
-            (one for one in ast.walk(tree) if isinstance(one, ast.stmt) and _same(one, header)),
+            (node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _same(node, header)),
             header,
         )
         return tree, header
 
 
-def _same(one: ast.stmt, other: ast.stmt) -> bool:
-    return type(one) is type(other) and (one.lineno, one.col_offset) == (
+def _same(statement: ast.stmt, other: ast.stmt) -> bool:
+    return type(statement) is type(other) and (statement.lineno, statement.col_offset) == (
         other.lineno,
         other.col_offset,
     )
@@ -267,14 +269,16 @@ class Mutant(NamedTuple):
 
     def diff(self) -> str:
         lines = difflib.ndiff(self.was.splitlines(), self.now.splitlines())
-        return "\n".join(f"    {one}" for one in lines if one[0] in "+-")
+        return "\n".join(f"    {line}" for line in lines if line[0] in "+-")
 
 
 def mutants(sources: dict[str, Source], seed: int, places: int) -> list[Mutant]:
-    """A sample of places, each changed in one of its ways."""
+    """A random sample of places, each with one of its changes."""
     every = [place for file in sorted(sources) for place in sources[file].places]
     chance = random.Random(seed)
-    sample = sorted(chance.sample(every, min(places, len(every))), key=lambda one: one[:3])
+    sample = sorted(
+        chance.sample(every, min(places, len(every))), key=lambda candidate: candidate[:3]
+    )
     found = []
     for place in sample:
         kind = chance.choice(place.kinds)

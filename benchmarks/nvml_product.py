@@ -50,14 +50,14 @@ def main(limit_s: float) -> int:
 
 
 def _others(standins: StandIns, kind: str, limit_s: float) -> dict[str, int]:
-    """Runs of one kind; how many of them ended the child, and how many kept the GPU's name."""
+    """How many runs with this kind of fault ended the child, and how many still named the GPU."""
     faults = [Fault(function, kind, count) for function in functions() for count in (1, 8)]
     limit = limit_s if kind == "hang" else 60.0
-    seen = [one for _, one in all_injected(standins, faults, limit)]
+    seen = [look for _, look in all_injected(standins, faults, limit)]
     return {
         "runs": len(seen),
-        "ended_the_child": sum(bool(one.nvml.signal or one.nvml.hung) for one in seen),
-        "gpus_named": sum(bool(one.gpus and one.gpus[0].name) for one in seen),
+        "ended_the_child": sum(bool(look.nvml.signal or look.nvml.hung) for look in seen),
+        "gpus_named": sum(bool(look.gpus and look.gpus[0].name) for look in seen),
     }
 
 

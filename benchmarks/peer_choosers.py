@@ -56,19 +56,19 @@ class Shelf:
         return Answer(variant, found[0] if found else None)
 
     def of_pypi(self, plain: Plain) -> Answer:
-        """What pip takes where no index is named."""
+        """What pip installs if no index is named."""
         found = [row for row in self._here(plain) if row["default"]]
         if not found:
             return Answer(PYPI)
-        row = max(found, key=lambda one: numbers(one["torch"]))
+        row = max(found, key=lambda build: numbers(build["torch"]))
         return Answer(row["variant"], row["torch"])
 
     def beside_pypi(self, variant: str, plain: Plain) -> Answer:
-        """What pip takes with --extra-index-url: the newest of both, the tagged one where equal."""
-        one, other = self.newest(variant, plain), self.of_pypi(plain)
-        if one.torch is None or other.torch is None:
-            return one if other.torch is None else other
-        return other if numbers(other.torch) > numbers(one.torch) else one
+        """What pip installs with --extra-index-url: the newer of both, the tagged one if equal."""
+        tagged, on_pypi = self.newest(variant, plain), self.of_pypi(plain)
+        if tagged.torch is None or on_pypi.torch is None:
+            return tagged if on_pypi.torch is None else on_pypi
+        return on_pypi if numbers(on_pypi.torch) > numbers(tagged.torch) else tagged
 
     def _here(self, plain: Plain) -> list[Row]:
         glibc = numbers(plain["glibc"]) if plain["glibc"] else (999,)
@@ -115,13 +115,13 @@ def _allowed(plain: Plain, shelf: Shelf, highest: Numbers) -> list[str]:
     """The variants for a driver's number, newest CUDA first; under WSL by the list of Linux."""
     system = "windows" if plain["platform"].startswith("windows") else "linux"
     driver, least = numbers(plain["driver"]), dict(_MAJORS[system])
-    known = sorted(((_cuda(one), one) for one in shelf.variants), reverse=True)
+    known = sorted(((_cuda(variant), variant) for variant in shelf.variants), reverse=True)
     modern = [
-        one
-        for cuda, one in known
+        variant
+        for cuda, variant in known
         if cuda[0] in least and cuda <= highest and driver >= numbers(least[cuda[0]])
     ]
-    return modern + [one for one, first in _EARLY[system] if driver >= numbers(first)]
+    return modern + [variant for variant, first in _EARLY[system] if driver >= numbers(first)]
 
 
 _CHIPS = {
@@ -141,8 +141,8 @@ def torchruntime(plain: Plain, shelf: Shelf) -> Answer:
     """By the chip that lspci names: cu118 for Kepler, cu124 up to Volta, cu128 for the rest."""
     if plain["kind"] in ("wsl", "jetson"):
         return shelf.of_pypi(plain)
-    chips = {_chip(one) for one in plain["capabilities"]}
-    decides = next((one for one in _BY_CHIP if one in chips), "")
+    chips = {_chip(capability) for capability in plain["capabilities"]}
+    decides = next((chip for chip in _BY_CHIP if chip in chips), "")
     old_python = numbers(plain["python"].rstrip("t")) < (3, 9)
     if old_python and decides == "gb":
         return DECLINED
@@ -192,7 +192,7 @@ def gaff(plain: Plain, shelf: Shelf) -> Answer:
     level = numbers(plain["level"])
     if level < (11, 8):
         return DECLINED
-    below = [cuda for one in shelf.variants if (11, 8) <= (cuda := _cuda(one)) <= level]
+    below = [cuda for variant in shelf.variants if (11, 8) <= (cuda := _cuda(variant)) <= level]
     return shelf.newest(_tag(max(below)), plain)
 
 
@@ -219,15 +219,15 @@ def _of_six(plain: Plain, shelf: Shelf) -> str | None:
     if _branch(plain) >= NO_BANNER_FROM:
         return None
     level = numbers(plain["level"])
-    six = sorted((_cuda(one) for one in shelf.variants), reverse=True)[:6]
-    return _tag(next((one for one in six if one <= level), six[-1]))
+    six = sorted((_cuda(variant) for variant in shelf.variants), reverse=True)[:6]
+    return _tag(next((cuda for cuda in six if cuda <= level), six[-1]))
 
 
 def preflight(plain: Plain, shelf: Shelf) -> Answer:
     """cu130 from branch 580, cu126 from 560, else cu124; cu128 for an RTX 50 below 580."""
     branch = _branch(plain)
     tag = "cu130" if branch >= 580 else "cu126" if branch >= 560 else "cu124"
-    geforce = any(" RTX 50" in one for one in plain["names"])
+    geforce = any(" RTX 50" in name for name in plain["names"])
     return shelf.newest("cu128" if geforce and tag != "cu130" else tag, plain)
 
 
@@ -252,13 +252,15 @@ CONDA_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def conda_forge(plain: Plain, _: Shelf) -> Answer:
-    """The newest pytorch-gpu of conda-forge, with the newest CUDA whose major __cuda reaches."""
+    """The newest pytorch-gpu of conda-forge, with the newest CUDA whose major __cuda allows."""
     major = numbers(plain["level"])[0]
     old_glibc = bool(plain["glibc"]) and numbers(plain["glibc"]) < (2, 28)
     for torch, pairs in reversed(_conda_rows()):
         here = [cuda for where, cuda in pairs if where == CONDA_PLATFORMS[plain["platform"]]]
         able = [
-            one for one in here if numbers(one)[0] <= major and not (old_glibc and one == "13.0")
+            cuda
+            for cuda in here
+            if numbers(cuda)[0] <= major and not (old_glibc and cuda == "13.0")
         ]
         if able:
             return Answer(f"CUDA {max(able, key=numbers)}", torch, "conda-forge")
@@ -270,7 +272,7 @@ def _conda_rows() -> list[tuple[str, list[tuple[str, str]]]]:
     """The releases that conda-forge built, oldest first, with their platforms and CUDA versions."""
     text = (TABLES / "conda.json").read_text(encoding="utf-8")
     rows = [(row["torch"], row["cuda"]) for row in json.loads(text)["conda_forge"]]
-    return [(torch, [_split(one) for one in pairs]) for torch, pairs in rows]
+    return [(torch, [_split(pair) for pair in pairs]) for torch, pairs in rows]
 
 
 def _split(pair: str) -> tuple[str, str]:

@@ -106,11 +106,11 @@ def _of_conda(answer: Answer, ours: Ours, plain: Plain, reading: Reading) -> str
 
 
 def conda_against(cuda: str, plain: Plain, reading: Reading) -> str:
-    """What stands against conda-forge's build for a CUDA on a machine, "" nothing."""
+    """Why conda-forge's build for a CUDA does not fit a machine; "" if it does."""
     code = conda_code(cuda, plain["platform"])
     if code is None:
         return "not judged"
-    how = [_conda_serves(code, one) for one in plain["capabilities"]]
+    how = [_conda_serves(code, capability) for capability in plain["capabilities"]]
     if "" in how:
         return "no code"
     if not reading.runs(numbers(cuda), plain):
@@ -125,7 +125,10 @@ def conda_code(cuda: str, platform: str) -> tuple[tuple[str, ...], str] | None:
 
 def _conda_serves(code: tuple[tuple[str, ...], str], gpu: str) -> str:
     device = numbers(gpu)
-    if any(numbers(one)[0] == device[0] and numbers(one) <= device for one in code[0]):
+    if any(
+        numbers(capability)[0] == device[0] and numbers(capability) <= device
+        for capability in code[0]
+    ):
         return "native"
     return "ptx" if numbers(code[1]) <= device else ""
 

@@ -72,8 +72,8 @@ def differences(count: int, reading: Reading) -> list[Difference]:
 
 
 def unexplained(found: list[Difference]) -> list[str]:
-    """A line for each class of a peer that has no reason, or that is a fault of ours."""
-    seen = dict.fromkeys((one.peer, one.kind) for one in found)
+    """A line for each class of answers of a peer that is unexplained or a fault of ours."""
+    seen = dict.fromkeys((difference.peer, difference.kind) for difference in found)
     return [
         f"{peer}: {kind}: {_example(found, peer, kind)}"
         for peer, kind in seen
@@ -82,8 +82,10 @@ def unexplained(found: list[Difference]) -> list[str]:
 
 
 def _example(found: list[Difference], peer: str, kind: str) -> str:
-    one = next(one for one in found if (one.peer, one.kind) == (peer, kind))
-    return f"{_machine(one.plain)}; {_answer(one.answer)}; ours {_ours(one.ours)}"
+    example = next(
+        difference for difference in found if (difference.peer, difference.kind) == (peer, kind)
+    )
+    return f"{_machine(example.plain)}; {_answer(example.answer)}; ours {_ours(example.ours)}"
 
 
 def document(found: list[Difference], reading: Reading) -> str:
@@ -101,7 +103,7 @@ def document(found: list[Difference], reading: Reading) -> str:
 
 def _head(found: list[Difference]) -> Iterator[str]:
     count = len(found) // len(PEERS)
-    with_build = len({id(one.plain) for one in found if one.ours is not None})
+    with_build = len({id(difference.plain) for difference in found if difference.ours is not None})
     yield "# Which torch: the rules of other installers beside ours"
     yield ""
     yield (
@@ -123,13 +125,13 @@ def _counts(found: list[Difference]) -> Iterator[str]:
     yield ""
     yield "## Counts"
     yield ""
-    seen = {one.kind for one in found}
+    seen = {difference.kind for difference in found}
     names = [name for name in CLASSES if name in seen]
     yield "| peer | runs | as new | " + " | ".join(names) + " |"
     yield "|---|" + "---:|" * (len(names) + 2)
     for peer in PEERS:
-        mine = [one for one in found if one.peer == peer.name]
-        kinds = [one.kind for one in mine]
+        mine = [difference for difference in found if difference.peer == peer.name]
+        kinds = [difference.kind for difference in mine]
         cells = " | ".join(str(kinds.count(name) or "") for name in names)
         yield f"| {peer.name} | {_share(mine, RUNS)} | {_share(mine, AS_NEW)} | {cells} |"
     yield ""
@@ -143,14 +145,18 @@ def _counts(found: list[Difference]) -> Iterator[str]:
 
 
 def _share(mine: list[Difference], kinds: frozenset[str]) -> str:
-    """The share of machines with a build of ours for which the answer is of these classes."""
-    judged = [one for one in mine if one.ours is not None and one.kind != "not judged"]
-    those = [one.kind in kinds for one in judged]
+    """Of the machines for which we have a build, the share whose answer is in these classes."""
+    judged = [
+        difference
+        for difference in mine
+        if difference.ours is not None and difference.kind != "not judged"
+    ]
+    those = [difference.kind in kinds for difference in judged]
     return f"{sum(those) / len(those):.0%}"
 
 
 def _of_peer(peer: Peer, found: list[Difference], reading: Reading) -> Iterator[str]:
-    mine = [one for one in found if one.peer == peer.name]
+    mine = [difference for difference in found if difference.peer == peer.name]
     yield f"## {peer.name} ({peer.version})"
     yield ""
     yield f"{peer.rule} Source: [{peer.source}]({peer.url}), read {READ}."
@@ -158,33 +164,33 @@ def _of_peer(peer: Peer, found: list[Difference], reading: Reading) -> Iterator[
     yield "| class | machines | for example | its answer | ours | by the tables | why |"
     yield "|---|---:|---|---|---|---|---|"
     for kind in CLASSES:
-        those = [one for one in mine if one.kind == kind]
+        those = [difference for difference in mine if difference.kind == kind]
         if those and kind != "agree":
             yield _row(kind, those, reading)
     yield ""
 
 
 def _row(kind: str, those: list[Difference], reading: Reading) -> str:
-    one = min(those, key=_plainness)
+    example = min(those, key=_plainness)
     cells = (
         kind,
         str(len(those)),
-        _machine(one.plain),
-        _answer(one.answer),
-        _ours(one.ours),
-        facts_of(kind, one.answer, one.ours, one.plain, reading),
-        EXPLAINED.get((one.peer, kind), "not explained"),
+        _machine(example.plain),
+        _answer(example.answer),
+        _ours(example.ours),
+        facts_of(kind, example.answer, example.ours, example.plain, reading),
+        EXPLAINED.get((example.peer, kind), "not explained"),
     )
     return "| " + " | ".join(cells) + " |"
 
 
-def _plainness(one: Difference) -> tuple[int, bool, int]:
-    """The example is an easily read one: few GPUs, a usual Python, plain Linux."""
+def _plainness(difference: Difference) -> tuple[int, bool, int]:
+    """Sort key that puts the easiest example first: few GPUs, a usual Python, plain Linux."""
     kinds = ("linux", "windows", "spark", "arm", "wsl", "jetson")
     return (
-        len(one.plain["names"]),
-        one.plain["python"] not in ("3.10", "3.11", "3.12", "3.13"),
-        kinds.index(one.plain["kind"]),
+        len(difference.plain["names"]),
+        difference.plain["python"] not in ("3.10", "3.11", "3.12", "3.13"),
+        kinds.index(difference.plain["kind"]),
     )
 
 

@@ -115,7 +115,7 @@ def _of_build(
         yield f"{kind}: {name} ({', '.join(against)})"
         return
     sound = [key for key, how in allowed.items() if how == "sound"]
-    level = next(one for one in LEVELS if one in allowed.values())
+    level = next(candidate for candidate in LEVELS if candidate in allowed.values())
     better = [key for key, how in allowed.items() if how == level]
     if name not in better and not _last_resort(name, plain):
         yield f"contested: {name} although {max(better, key=_order)} is not"
@@ -157,22 +157,24 @@ def _of_reasons(
     release never had may be named too, then with another release.
     """
     truth = reading.reasons(torch, plain)
-    told = [one.variant for one in refusals]
+    named = [refusal.variant for refusal in refusals]
     only = (plain["wish"] or "").partition("+")[2] if chosen is None else ""
-    for variant in sorted(set(truth) - {chosen} - set(told)):
+    for variant in sorted(set(truth) - {chosen} - set(named)):
         if only not in ("", variant):
             continue  # Where nothing fits, only what was asked for needs a reason.
         yield f"why-not: {variant} of {torch} is not named"
-    for variant in sorted({one for one in told if told.count(one) > 1 or one == chosen}):
+    for variant in sorted(
+        {refused for refused in named if named.count(refused) > 1 or refused == chosen}
+    ):
         yield f"why-not: {variant} is named twice, or is what was chosen"
-    for one in refusals:
-        here, other, there = _parted(one.reason)
-        if one.variant in truth and (here or not other):
-            yield from _of_reason(one.variant, here, torch, plain, reading)
-        elif one.variant not in truth and not other:
-            yield f"why-not: {one.variant} is no variant of {torch}"
+    for refusal in refusals:
+        here, other, there = _parted(refusal.reason)
+        if refusal.variant in truth and (here or not other):
+            yield from _of_reason(refusal.variant, here, torch, plain, reading)
+        elif refusal.variant not in truth and not other:
+            yield f"why-not: {refusal.variant} is no variant of {torch}"
         if other:
-            yield from _of_reason(one.variant, there, other, plain, reading)
+            yield from _of_reason(refusal.variant, there, other, plain, reading)
 
 
 def _parted(reason: str) -> tuple[str, str, str]:
@@ -230,16 +232,16 @@ def _of_floor(
 def _of_change(
     change: PackageChange, note: str, row: Row, plain: Plain, reading: Reading
 ) -> Iterator[str]:
-    """What is installed, from where, and what stays beside it."""
+    """Check what is installed, from where, and what stays installed with it."""
     own = f"{INDEX}/{row['variant']}"
     # Companions such as xformers lie on pytorch.org's index, where a default build lies too.
-    others = [one for one in change.install if not one.startswith("torch")]
+    others = [requirement for requirement in change.install if not requirement.startswith("torch")]
     wanted = (None, own) if row["default"] and others else (None,) if row["default"] else (own,)
     if change.index not in wanted:
         yield f"index: {change.index} for {row['torch']} {row['variant']}, not {wanted[-1]}"
     if change.variant != row["variant"] or change.cuda != row["cuda"]:
         yield f"variant: {change.variant} of CUDA {change.cuda} for {row['variant']}"
-    tagged = [_pin(one) for one in (*change.install, *change.then)]
+    tagged = [_pin(requirement) for requirement in (*change.install, *change.then)]
     pins = {name: version.partition("+")[0] for name, version in tagged}
     if any(version.partition("+")[2] not in ("", row["variant"]) for _, version in tagged):
         yield f"variant: {tagged} for {row['variant']}"
@@ -257,7 +259,7 @@ def _of_change(
         if name in pins:
             yield from _of_pin(name, pins[name], row, plain, reading)
         elif name in change.remove or name in note or name.startswith("triton"):
-            continue  # It goes, or it is warned of; torch pins its own triton.
+            continue  # It is removed or warned about; torch pins its own triton.
         elif list(companion_against(name, here[name], row, plain, reading)):
             yield f"companion: {name} {here[name]} stays beside torch {row['torch']}"
 
@@ -322,11 +324,11 @@ def _of_pin(name: str, version: str, row: Row, plain: Plain, reading: Reading) -
 def companion_against(
     name: str, version: str, row: Row, plain: Plain, reading: Reading
 ) -> Iterator[str]:
-    """What stands against a release of a companion beside a build of torch."""
+    """Why a release of a companion does not work with a build of torch."""
     known = [
-        one
-        for one in reading.around["releases"]
-        if one["package"] == name and one["version"] == version
+        release
+        for release in reading.around["releases"]
+        if release["package"] == name and release["version"] == version
     ]
     wanted = known[0]["torch"] if known else None
     if wanted and not admits(wanted, row["torch"]):
@@ -340,23 +342,25 @@ def companion_against(
 def _of_prebuilt(name: str, version: str, row: Row, reading: Reading) -> Iterator[str]:
     minor = row["torch"].rpartition(".")[0]
     if name == "xformers" and row["cuda"]:
-        made = [one for one in reading.around["xformers"] if one["version"] == version]
+        made = [release for release in reading.around["xformers"] if release["version"] == version]
         if made and row["cuda"] not in made[0]["cuda"]:
             yield f"its binaries are for CUDA {made[0]['cuda']}"
     if name == "flash-attn":
-        made = [one for one in reading.around["flash_attn"] if one["version"] == version]
-        if made and not any(minor in one["torch"] for one in made):
+        made = [
+            release for release in reading.around["flash_attn"] if release["version"] == version
+        ]
+        if made and not any(minor in release["torch"] for release in made):
             yield "it was not built for this torch"
     if name == "bitsandbytes" and row["cuda"]:
-        for one in reading.around["bitsandbytes"]:
-            first, last = one["versions"][0], one["versions"][-1]
+        for binaries in reading.around["bitsandbytes"]:
+            first, last = binaries["versions"][0], binaries["versions"][-1]
             inside = numbers(first) <= numbers(version) <= numbers(last)
-            if inside and row["cuda"] not in one["cuda"]:
-                yield f"its binaries are for CUDA {one['cuda']}"
+            if inside and row["cuda"] not in binaries["cuda"]:
+                yield f"its binaries are for CUDA {binaries['cuda']}"
 
 
 def admits(specifier: str, version: str) -> bool:
-    """Whether a specifier admits a version; a wildcard or a ~= counts as its first numbers."""
+    """Whether a specifier admits a version; a wildcard or ~= compares only the first numbers."""
     here = numbers(version)
     for clause in specifier.split(","):
         found = re.fullmatch(r"\s*(==|!=|>=|<=|~=|>|<)\s*([\d.]+)(\.\*)?\s*", clause)
@@ -364,22 +368,27 @@ def admits(specifier: str, version: str) -> bool:
             return False
         sign, wanted = found[1], numbers(found[2].strip("."))
         length = max(len(here), len(wanted))
-        one, other = _filled(here, length), _filled(wanted, length)
-        if not _holds(sign, one, other, wanted, bool(found[3])):
+        padded, bound = _filled(here, length), _filled(wanted, length)
+        if not _holds(sign, padded, bound, wanted, bool(found[3])):
             return False
     return True
 
 
 def _holds(
-    sign: str, one: tuple[int, ...], other: tuple[int, ...], wanted: tuple[int, ...], star: bool
+    sign: str, padded: tuple[int, ...], bound: tuple[int, ...], wanted: tuple[int, ...], star: bool
 ) -> bool:
     if sign == "~=":
-        return one >= other and one[: len(wanted) - 1] == wanted[:-1]
+        return padded >= bound and padded[: len(wanted) - 1] == wanted[:-1]
     if star:
-        return (one[: len(wanted)] == wanted) == (sign == "==")
-    # Of the Python only major and minor are known: 3.14 is not said to be 3.14.1.
-    order = {"==": one == other, "!=": one != other, ">=": one >= other, "<=": one <= other}
-    return order.get(sign, one > other if sign == ">" else one < other)
+        return (padded[: len(wanted)] == wanted) == (sign == "==")
+    # Only the major and minor of the Python are known: 3.14 does not count as 3.14.1.
+    order = {
+        "==": padded == bound,
+        "!=": padded != bound,
+        ">=": padded >= bound,
+        "<=": padded <= bound,
+    }
+    return order.get(sign, padded > bound if sign == ">" else padded < bound)
 
 
 def _filled(parts: tuple[int, ...], length: int) -> tuple[int, ...]:
@@ -407,10 +416,10 @@ def _ways(ways: Iterable[Alternative], plain: Plain, reading: Reading) -> Iterat
 
 
 def _taken(way: Alternative, plain: Plain) -> Plain | None:
-    """The machine with that change made, None where this reading does not know such a change."""
+    """The machine after that change, None if this reading does not know such a change."""
     python = {"python": way.pythons[0]} if way.pythons else {}
     hidden = set(map(str, way.hidden))
-    left = tuple(one for one in plain["capabilities"] if one not in hidden)
+    left = tuple(capability for capability in plain["capabilities"] if capability not in hidden)
     newest = {"driver": f"{way.branch}.999", "told": False, "by_level": False, "numbers": "linux"}
     lifted = {"level": str(way.build.cuda) if way.build else "", "by_level": True}
     known: dict[str, Plain] = {

@@ -71,8 +71,8 @@ def main(kills: int, environment: str | None) -> int:
             _killed(seen, what, moments, whole_s)
             seen.hold(number, what)
         seconds = time.monotonic() - started
-    for one in seen.wrong:
-        print(one)
+    for failure in seen.wrong:
+        print(failure)
     measuring.saved(
         "repair_kills",
         {
@@ -129,7 +129,7 @@ def _kill(broken: Environment, after_s: float, *options: str) -> None:
 
 
 def _timed(environment: str) -> dict[str, Any]:
-    """Seconds to record a large environment, and to bring back torch with its libraries."""
+    """Seconds to record a large environment, and to restore torch with its libraries."""
     copy = Path(f"{environment}-copy-of-links")
     subprocess.run(["cp", "-al", environment, str(copy)], check=True)
     try:
@@ -142,7 +142,7 @@ def _timed(environment: str) -> dict[str, Any]:
         for name in ("torch", "nvidia"):
             shutil.rmtree(site / name)
         back_s, done = _took(snapshot.restore)
-        size = sum(one.size for one in snapshot.entries())
+        size = sum(entry.size for entry in snapshot.entries())
         return {
             "entries": entries,
             "bytes": size,

@@ -74,7 +74,7 @@ class Loop:
             self.pieces.append((ended, wall, cpu))
 
     def within(self, began: float, ended: float) -> list[Piece]:
-        return [one for one in self.pieces if began < one[0] - one[1] and one[0] < ended]
+        return [piece for piece in self.pieces if began < piece[0] - piece[1] and piece[0] < ended]
 
     def end(self) -> None:
         with contextlib.suppress(OSError):
@@ -91,8 +91,8 @@ def turn(sampler: script.Sampler, loop: Loop, seconds: float, *, on: bool) -> li
 
 
 def rate(pieces: list[Piece], column: int) -> float:
-    """Seconds a piece: the mean, in which a pause of the sampler's making would show."""
-    return statistics.fmean(one[column] for one in pieces)
+    """Mean seconds per piece; a pause that the sampler causes would raise it."""
+    return statistics.fmean(piece[column] for piece in pieces)
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -114,9 +114,9 @@ def measured(pairs: int, seconds: float, loops: int) -> dict[str, object]:
     try:
         for _ in range(pairs):
             order = drawn.choice([(True, False), (False, True)])
-            told = {on: turn(sampler, loop, seconds, on=on) for on in order}
-            walls.append(rate(told[True], 1) / rate(told[False], 1))
-            cpus.append(rate(told[True], 2) / rate(told[False], 2))
+            turns = {on: turn(sampler, loop, seconds, on=on) for on in order}
+            walls.append(rate(turns[True], 1) / rate(turns[False], 1))
+            cpus.append(rate(turns[True], 2) / rate(turns[False], 2))
         os.kill(sampler.pid, signal.SIGCONT)
         lasted = time.monotonic() - before
         figures = starved.figures(sampler.end())
@@ -130,9 +130,9 @@ def measured(pairs: int, seconds: float, loops: int) -> dict[str, object]:
         "pairs": pairs,
         "turn_s": seconds,
         "wall_ratio": round(statistics.median(walls), 5),
-        "wall_ratio_95": [round(one, 5) for one in wall],
+        "wall_ratio_95": [round(ratio, 5) for ratio in wall],
         "cpu_ratio": round(statistics.median(cpus), 5),
-        "cpu_ratio_95": [round(one, 5) for one in cpu],
+        "cpu_ratio_95": [round(ratio, 5) for ratio in cpu],
         "sampler_cpu_s": figures.sampler_s,
         "sampler_on_s": round(on_s, 1),
         "sampler_share_of_a_core": round(share, 5),
@@ -154,20 +154,20 @@ def main(pairs: int, seconds: float, loops: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         standins = StandIns(Path(folder))
         os.environ.update(standins.environment("utilization = 90\n", standins.nvml()))
-        rows = [measured(pairs, seconds, one) for one in sorted({1, loops})]
+        rows = [measured(pairs, seconds, count) for count in sorted({1, loops})]
     held = all(bound(row) < BAR for row in rows)
-    told = {
+    figures = {
         "bars": {"overhead_of_wall_time": BAR},
         "held": held,
-        "load_average": [round(one, 2) for one in os.getloadavg()],
+        "load_average": [round(load, 2) for load in os.getloadavg()],
         "rows": rows,
     }
-    measuring.saved("sampling_overhead", told)
+    measuring.saved("sampling_overhead", figures)
     return 0 if held else 1
 
 
 if __name__ == "__main__":
-    given = [float(one) for one in sys.argv[1:]]
+    given = [float(word) for word in sys.argv[1:]]
     raise SystemExit(
         main(
             int(given[0]) if given else 40,

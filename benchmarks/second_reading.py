@@ -42,9 +42,9 @@ class Reading:
         self.current = [row["branch"] for row in drivers["branches"] if row["current"]]
         self.serving = generations["serving"]
         self.last = {
-            one: row["last_branch"]
+            capability: row["last_branch"]
             for row in generations["generations"]
-            for one in row["capabilities"]
+            for capability in row["capabilities"]
         }
         self.around = around
         self.cudnn: list[Row] = libraries["cudnn"]
@@ -161,8 +161,8 @@ class Reading:
         return self._coded[key]
 
     def _lacks(self, number: int, gpus: list[str]) -> set[str]:
-        sound = [self.code(number, one, sound=True) for one in gpus]
-        all_of = [self.code(number, one, sound=False) for one in gpus]
+        sound = [self.code(number, gpu, sound=True) for gpu in gpus]
+        all_of = [self.code(number, gpu, sound=False) for gpu in gpus]
         found = {"archs"} if "" in all_of else {"contested"} if "" in sound else set()
         found |= {"ptx"} if "ptx" in all_of else set()
         return found | ({"cudnn"} if self.cudnn_refuses(number, gpus) else set())
@@ -173,8 +173,8 @@ class Reading:
         if own is None:
             return []
         release = numbers(own)[:3]
-        rules = [one for one in self.cudnn if numbers(one["first"]) <= release]
-        rule = max(rules, key=lambda one: numbers(one["first"]), default=None)
+        rules = [row for row in self.cudnn if numbers(row["first"]) <= release]
+        rule = max(rules, key=lambda row: numbers(row["first"]), default=None)
         if rule is None:
             return []
         return [gpu for gpu in gpus if numbers(gpu) < numbers(rule["lowest"])]
@@ -196,10 +196,10 @@ class Reading:
         return found
 
     def counting(self, plain: Plain) -> list[str]:
-        """The GPUs that some build of the platform has code for; all where it is none of them."""
+        """The GPUs that some build of the platform has code for; all GPUs if there are none."""
         here = [n for n in self._on[plain["platform"]] if self.builds[n]["published"]]
         wanted = sorted(set(plain["capabilities"]))
-        served = [one for one in wanted if any(self.code(n, one, sound=False) for n in here)]
+        served = [gpu for gpu in wanted if any(self.code(n, gpu, sound=False) for n in here)]
         return served or wanted
 
     def code(self, number: int, capability: str, *, sound: bool) -> str:
@@ -208,14 +208,14 @@ class Reading:
         if key not in self._code:
             row = self.builds[number]
             archs = row["archs"] or []
-            listed = [one for one in archs if not (sound and one in row["contested"])]
+            listed = [arch for arch in archs if not (sound and arch in row["contested"])]
             self._code[key] = self._served(listed, row, numbers(capability))
         return self._code[key]
 
     def _served(self, listed: list[str], row: Row, gpu: Numbers) -> str:
         """One major, a minor no newer than the GPU's; or PTX of the build's newest code."""
-        machine = [_capability(one) for one in listed if one.startswith("sm_")]
-        ptx = [_capability(one) for one in listed if one.startswith("compute_")]
+        machine = [_capability(arch) for arch in listed if arch.startswith("sm_")]
+        ptx = [_capability(arch) for arch in listed if arch.startswith("compute_")]
         name = ".".join(map(str, gpu))
         for high, low in machine:
             code = f"{high}{low}"
@@ -225,7 +225,9 @@ class Reading:
             if high == gpu[0] and low <= gpu[1] and not barred:
                 return "native"
         newest = max(machine + ptx, default=(0, 0))
-        return "ptx" if any(one == newest and one <= gpu for one in ptx) else ""
+        return (
+            "ptx" if any(capability == newest and capability <= gpu for capability in ptx) else ""
+        )
 
     def runs(self, cuda: Numbers, plain: Plain) -> bool:
         """Whether the driver runs this CUDA: any minor of its major from 11 on."""
@@ -248,8 +250,8 @@ class Reading:
         row = self.floors.get(numbers(cuda)[0])
         if row is not None:
             return str(row[system])
-        rows = [one for one in self.toolkits if one["toolkit"].startswith(f"{cuda}.")]
-        known = [str(one[system]) for one in rows if one[system]]
+        rows = [toolkit for toolkit in self.toolkits if toolkit["toolkit"].startswith(f"{cuda}.")]
+        known = [str(toolkit[system]) for toolkit in rows if toolkit[system]]
         return max(known, key=numbers, default=None)
 
     def level(self, plain: Plain) -> Numbers:
@@ -281,23 +283,23 @@ def of_tables() -> Reading:
 
 
 def of_facts(folder: Path) -> Reading:
-    """The collected facts: builds, code, floors and companions from there.
+    """A reading of the collected facts: builds, code, floors and companions.
 
-    What they tell in words only (disputed code) and what was decided by hand (the glibc of one
+    What they say in words only (disputed code) and what was decided by hand (the glibc of one
     build) is taken from the tables.
     """
     tables = of_tables()
     releases = _json(folder / "torch_releases.json")["releases"]
     lists = _json(folder / "arch_lists.json")
     archs = {(row["torch"], row["variant"], row["platform"]): row for row in lists["rows"]}
-    builds = [one for row in releases for one in _fact_rows(row, archs, tables)]
+    builds = [fact for row in releases for fact in _fact_rows(row, archs, tables)]
     drivers = _json(TABLES / "drivers.json")
-    told = _json(folder / "cuda_driver.json")
-    floors = told["minor_version_compatibility"]
+    driver_facts = _json(folder / "cuda_driver.json")
+    floors = driver_facts["minor_version_compatibility"]
     drivers["floors"] = [{**row, "major": int(row["major"])} for row in floors if row["linux"]]
     drivers["toolkits"] = [
         {"toolkit": row["toolkit"], "linux": row["linux_x86_64"], "windows": row["windows"]}
-        for row in told["toolkits"]
+        for row in driver_facts["toolkits"]
     ]
     generations = _json(TABLES / "architectures.json")
     rule = lists["compatibility"]
@@ -331,15 +333,15 @@ def _fact_rows(row: Row, archs: dict[tuple[str, str, str], Row], tables: Reading
     for variant, facts in row["variants"].items():
         for platform, state in facts["platforms"].items():
             code = archs.get((row["torch"], variant, platform))
-            told = {"cuda": facts["cuda"], "published": state["published"]}
-            told["cudnn"] = facts["cudnn_linux"] if platform.startswith("linux") else None
-            told["archs"] = None if code is None else code["sass"] + code["ptx"]
-            yield told | _shared(row, variant, platform, tables)
+            build = {"cuda": facts["cuda"], "published": state["published"]}
+            build["cudnn"] = facts["cudnn_linux"] if platform.startswith("linux") else None
+            build["archs"] = None if code is None else code["sass"] + code["ptx"]
+            yield build | _shared(row, variant, platform, tables)
     for platform in row["python"]:
         known = tables.row(row["torch"], "cpu", platform)
         if known is not None:
-            told = {"cuda": None, "cudnn": None, "published": known["published"], "archs": []}
-            yield told | _shared(row, "cpu", platform, tables)
+            build = {"cuda": None, "cudnn": None, "published": known["published"], "archs": []}
+            yield build | _shared(row, "cpu", platform, tables)
 
 
 def _shared(row: Row, variant: str, platform: str, tables: Reading) -> Row:
@@ -347,7 +349,7 @@ def _shared(row: Row, variant: str, platform: str, tables: Reading) -> Row:
     by_hand = tables.row(row["torch"], variant, platform) or {}
     tag = (row["glibc"].get(platform) or {}).get("tag_glibc")
     floor = OLD_TAG_GLIBC if tag and numbers(tag) < (2, 17) else tag
-    floors = [one for one in (floor, by_hand.get("glibc")) if one]
+    floors = [version for version in (floor, by_hand.get("glibc")) if version]
     return {
         "torch": row["torch"],
         "variant": variant,

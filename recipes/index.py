@@ -134,12 +134,14 @@ def class_of(result: BenchResult) -> str:
 
 
 def table(measured: Sequence[tuple[str, BenchResult]]) -> str:
-    """One row a technique of the bench, one a script that has none, and what is best together."""
+    """A row per technique of the bench, per script without one, and for the best combination."""
     lines = [row(["technique", *CLASSES]), row(["---"] * (len(CLASSES) + 1))]
     for script in (*(script for scripts in GROUPS.values() for script in scripts), ""):
         file = f"{script}.py" if script else ""
         title = f"[{script}](train/{file})" if script else "no script"
-        for name in [one.name for one in techniques.TECHNIQUES if one.recipe == file]:
+        for name in [
+            technique.name for technique in techniques.TECHNIQUES if technique.recipe == file
+        ]:
             cells = [cell(measured, column, name) for column in CLASSES]
             lines.append(row([f"{title}: {name}", *cells]))
         if script in NOT_TRIED:
@@ -154,21 +156,21 @@ def row(cells: Sequence[str]) -> str:
 
 def cell(measured: Sequence[tuple[str, BenchResult]], column: str, name: str) -> str:
     """What the results of a column say about a technique."""
-    told: list[str] = []
+    lines: list[str] = []
     for number, workload in workloads(measured, column):
         gains = [gain for gain in workload.alone if gain.technique == name]
-        told += [f"{workload.name} {said(gain)} [{number}]" for gain in gains if tried(gain)]
-    return "<br>".join(told) or UNKNOWN
+        lines += [f"{workload.name} {said(gain)} [{number}]" for gain in gains if tried(gain)]
+    return "<br>".join(lines) or UNKNOWN
 
 
 def best(measured: Sequence[tuple[str, BenchResult]], column: str) -> str:
-    told = [
+    lines = [
         f"{workload.name} {said(workload.best_gain)} [{number}]:"
         f" {' + '.join(workload.best) or workload.best_gain.technique + ', measured again'}"
         for number, workload in workloads(measured, column)
         if workload.best_gain is not None
     ]
-    return "<br>".join(told) or UNKNOWN
+    return "<br>".join(lines) or UNKNOWN
 
 
 def workloads(
@@ -195,12 +197,12 @@ def said(gain: Gain) -> str:
 
 
 def sources(measured: Sequence[tuple[str, BenchResult]]) -> str:
-    """What was measured on, numbered as in the table."""
+    """The machines of the measurements, numbered as in the table."""
     lines: list[str] = []
-    for number, (name, one) in enumerate(measured, 1):
-        cuda = f", CUDA {one.cuda}" if one.cuda else ""
-        driver = f", driver {one.driver}" if one.driver else ""
-        on = escaped(f"{one.hardware}{driver}, torch {one.torch}{cuda}, {one.date[:10]}")
+    for number, (name, result) in enumerate(measured, 1):
+        cuda = f", CUDA {result.cuda}" if result.cuda else ""
+        driver = f", driver {result.driver}" if result.driver else ""
+        on = escaped(f"{result.hardware}{driver}, torch {result.torch}{cuda}, {result.date[:10]}")
         lines.append(f"{number}. {on} ([{name}](../benchmarks/results/{name}))")
     return "\n".join(lines) + "\n" if lines else "Nothing has been measured so far.\n"
 

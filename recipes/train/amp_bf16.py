@@ -65,9 +65,9 @@ def train_bf16(model: torch.nn.Module, batches: list[Batch], device: str) -> Ite
 
 def multiplies_bf16(device: str) -> bool:
     """Whether the device multiplies bf16 at all, by whatever detour; only a try can tell."""
-    one = torch.ones(8, 8, dtype=torch.bfloat16, device=device)
+    ones = torch.ones(8, 8, dtype=torch.bfloat16, device=device)
     try:
-        return float((one @ one).sum()) == 8**3
+        return float((ones @ ones).sum()) == 8**3
     except RuntimeError:
         return False
 

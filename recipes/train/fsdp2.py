@@ -79,10 +79,10 @@ def network(device: str) -> Module:
 def unfit(device: str, world: int) -> str:
     """Why nothing can be shown here, empty where it can."""
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    one = torch.zeros(1, device=device)
+    shard = torch.zeros(1, device=device)
     with contextlib.suppress(RuntimeError):  # some Gloo refuse to average, some add up instead
-        scatter(one, one.new_ones(world), dist.ReduceOp.AVG)
-    wrong = "" if one.item() == 1 else f"Gloo of torch {torch.__version__} does not average"
+        scatter(shard, shard.new_ones(world), dist.ReduceOp.AVG)
+    wrong = "" if shard.item() == 1 else f"Gloo of torch {torch.__version__} does not average"
     return wrong if world > 1 else "one process shares with nobody; try --device cpu"
 
 

@@ -123,7 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     (place, folder), works = place_of(os.environ), torch.cuda.is_available()
     gpu, built = works or bool(shutil.which("nvidia-smi")), torch.version.cuda
     print(f"{place}, what stays: {folder}; Python {platform.python_version()}, CUDA build: {built}")
-    there = {one.name: one.version for one in importlib.metadata.distributions()}
+    there = {
+        distribution.name: distribution.version
+        for distribution in importlib.metadata.distributions()
+    }
     print("preinstalled:", *(f"{name}=={there[name]}" for name in KEPT if name in there))
     for step in steps_for(place, cuda_build=bool(built), gpu=gpu, works=works):
         print("would do:", step)

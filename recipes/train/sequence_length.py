@@ -42,7 +42,7 @@ def covering(lengths: Sequence[int], share: float) -> int:
 
 def padded(samples: Sequence[Tokens], longest: int) -> torch.Tensor:
     """One row each, cut and padded to this length."""
-    return torch.tensor([one[:longest] + [PAD] * (longest - len(one)) for one in samples])
+    return torch.tensor([sample[:longest] + [PAD] * (longest - len(sample)) for sample in samples])
 
 
 def dynamic(samples: Sequence[Tokens], longest: int) -> torch.Tensor:

@@ -47,10 +47,13 @@ def checked(asked: list[str]) -> str | None:
     return ran.stdout.decode("utf-8")
 
 
-def worth_saying(told: dict[str, Any]) -> bool:
+def worth_saying(document: dict[str, Any]) -> bool:
     """A cause was found, or a command is known whose output would decide between some."""
-    open_causes = {one["cause"] for one in told["candidates"]} - {"not-environment", "torch-bug"}
-    return told["verdict"] in ("broken", "warnings") or bool(open_causes)
+    open_causes = {candidate["cause"] for candidate in document["candidates"]} - {
+        "not-environment",
+        "torch-bug",
+    }
+    return document["verdict"] in ("broken", "warnings") or bool(open_causes)
 
 
 def posted(number: int, comment: Path) -> int:

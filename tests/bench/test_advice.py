@@ -53,8 +53,8 @@ def with_gpu(name: str | None, capability: str | None, gib: float = 16, count: i
     return msgspec.structs.replace(machine("rtx4090-linux"), gpus=gpus)
 
 
-def ids(one: Machine) -> set[str]:
-    return {told.id for told in advice.advise(one, KB)}
+def ids(here: Machine) -> set[str]:
+    return {tip.id for tip in advice.advise(here, KB)}
 
 
 PRECISION = {"bf16", "tf32", "fp16", "fp16-for-memory", "fp8"}
@@ -114,8 +114,8 @@ def test_systems_have_their_loader_caveats() -> None:
         machine("rtx4090-linux").limits, shm_bytes=64 << 20, shm_free_bytes=64 << 20
     )
     docker = msgspec.structs.replace(machine("rtx4090-linux"), limits=little)
-    told = {one.id: one for one in advice.advise(docker, KB)}
-    assert "64 MiB" in told["little-shm"].why
+    tips = {tip.id: tip for tip in advice.advise(docker, KB)}
+    assert "64 MiB" in tips["little-shm"].why
     assert not {"wsl-files", "windows-loader", "little-shm"} & ids(machine("rtx4090-linux"))
 
 
@@ -130,14 +130,14 @@ def test_no_gpu_gets_what_helps_on_a_cpu_and_unknown_gpus_get_neither() -> None:
 # --- corrected by what was measured ------------------------------------------------------------
 
 
-def kept_on(one: Machine, *gains: Gain, workload: str = "decoder") -> Kept:
-    assert one.gpus and one.gpus[0].name
+def kept_on(here: Machine, *gains: Gain, workload: str = "decoder") -> Kept:
+    assert here.gpus and here.gpus[0].name
     return Kept(
         workload=workload,
-        torch=one.torch.text or "",
+        torch=here.torch.text or "",
         date="2026-11-21",
-        gpus=(one.gpus[0].name,),
-        driver=str(one.driver.version),
+        gpus=(here.gpus[0].name,),
+        driver=str(here.driver.version),
         gains=gains,
     )
 
@@ -146,33 +146,33 @@ def outcome(technique: str, verdict: str, ratio: float | None) -> Gain:
     return Gain(technique=technique, verdict=verdict, ratio=ratio)  # type: ignore[arg-type]
 
 
-def told_of(one: Machine, id_: str, *results: Kept) -> Advice:
-    return next(told for told in advice.advise(one, KB, results) if told.id == id_)
+def told_of(here: Machine, id_: str, *results: Kept) -> Advice:
+    return next(tip for tip in advice.advise(here, KB, results) if tip.id == id_)
 
 
 def test_without_a_measurement_no_number_is_told() -> None:
-    one = told_of(machine("rtx4090-linux"), "bf16")
-    assert one.expected == (advice.EXPECTED,)
-    assert one.standing == "expected"
+    tip = told_of(machine("rtx4090-linux"), "bf16")
+    assert tip.expected == (advice.EXPECTED,)
+    assert tip.standing == "expected"
     for text in TEXTS:
         assert not any(word in text for word in ("2x", "3x", "%", "times faster"))
 
 
 def test_a_measured_gain_takes_the_place_of_the_expectation() -> None:
     here = machine("rtx4090-linux")
-    one = told_of(here, "bf16", kept_on(here, outcome("amp-bf16", "faster", 1.42)))
-    assert one.standing == "measured"
-    assert one.expected == ("measured here: 1.42x on the decoder workload, 2026-11-21",)
+    tip = told_of(here, "bf16", kept_on(here, outcome("amp-bf16", "faster", 1.42)))
+    assert tip.standing == "measured"
+    assert tip.expected == ("measured here: 1.42x on the decoder workload, 2026-11-21",)
 
 
 @pytest.mark.parametrize("verdict", ["same", "slower", "loss-differs", "failed"])
 def test_what_did_not_help_here_is_not_advised_and_says_so(verdict: str) -> None:
     here = machine("rtx4090-linux")
-    one = told_of(here, "compile", kept_on(here, outcome("compile", verdict, 0.97)))
-    assert one.standing == "not advised"
-    assert one.text == "Not advised here: compile"
-    assert one.expected[0].startswith("measured here: ")
-    assert advice.advise(here, KB, (kept_on(here, outcome("compile", verdict, 0.97)),))[-1] == one
+    tip = told_of(here, "compile", kept_on(here, outcome("compile", verdict, 0.97)))
+    assert tip.standing == "not advised"
+    assert tip.text == "Not advised here: compile"
+    assert tip.expected[0].startswith("measured here: ")
+    assert advice.advise(here, KB, (kept_on(here, outcome("compile", verdict, 0.97)),))[-1] == tip
 
 
 def test_one_workload_that_it_helps_is_enough_and_all_are_told() -> None:
@@ -181,16 +181,16 @@ def test_one_workload_that_it_helps_is_enough_and_all_are_told() -> None:
         kept_on(here, outcome("compile", "same", 1.0), workload="cnn"),
         kept_on(here, outcome("compile", "faster", 1.3)),
     )
-    one = told_of(here, "compile", *results)
-    assert one.standing == "measured"
-    assert len(one.expected) == 2
+    tip = told_of(here, "compile", *results)
+    assert tip.standing == "measured"
+    assert len(tip.expected) == 2
 
 
 def test_what_saves_memory_is_not_taken_back_for_being_slower() -> None:
     here = with_gpu("NVIDIA GeForce GTX 1080", "6.1")
-    one = told_of(here, "fp16-for-memory", kept_on(here, outcome("amp-fp16", "slower", 0.9)))
-    assert one.standing == "measured"
-    assert one.text == "Use fp16 to save memory, not to save time"
+    tip = told_of(here, "fp16-for-memory", kept_on(here, outcome("amp-fp16", "slower", 0.9)))
+    assert tip.standing == "measured"
+    assert tip.text == "Use fp16 to save memory, not to save time"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_result_of_a_cpu_counts_on_that_cpu_only() -> None:
         gains=(outcome("channels-last", "faster", 1.2),),
     )
     for cpu, standing in (("Xeon", "measured"), ("EPYC", "expected"), (None, "expected")):
-        found = {one.id: one for one in advice.advise(here, KB, (result,), cpu)}
+        found = {tip.id: tip for tip in advice.advise(here, KB, (result,), cpu)}
         assert found["cpu-channels-last"].standing == standing
 
 
@@ -233,16 +233,16 @@ def test_the_best_combination_and_what_nobody_expected_are_told_first() -> None:
         driver=str(here.driver.version),
         gains=(*result.gains, outcome("cuda-graphs", "faster", 1.2)),
     )
-    told = advice.advise(here, KB, (result,))
-    assert {told[0].id, told[1].id} == {"best-decoder", "measured-cuda-graphs"}
-    assert told[0].text == "Use amp-bf16, compile together"
-    assert "3.42x" in told[0].expected[0]
+    tips = advice.advise(here, KB, (result,))
+    assert {tips[0].id, tips[1].id} == {"best-decoder", "measured-cuda-graphs"}
+    assert tips[0].text == "Use amp-bf16, compile together"
+    assert "3.42x" in tips[0].expected[0]
 
 
 def test_each_recipe_is_there() -> None:
     folder = REPOSITORY / "recipes" / "train"
     named = {row.recipe for row in advice.ROWS if row.recipe}
-    assert not {one for one in named if not (folder / f"{one}.py").exists()}
+    assert not {recipe for recipe in named if not (folder / f"{recipe}.py").exists()}
 
 
 def test_ids_are_unique() -> None:
@@ -261,17 +261,17 @@ def test_every_text_has_its_spanish() -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in MACHINES.glob("*.json")))
 def test_filled_texts_are_spoken_in_spanish(name: str) -> None:
     say = language("es")
-    for one in advice.advise(machine(name), KB):
-        for text in (one.text, one.why, *one.expected):
+    for tip in advice.advise(machine(name), KB):
+        for text in (tip.text, tip.why, *tip.expected):
             assert say.spoken(text) != text, text
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_lines_keep_to_the_width(width: int) -> None:
-    told = advice.advise(machine("h100x8-linux"), KB)
-    lines = [line.text.rstrip() for line in terminal.advice_lines(told, Layout(width=width))]
-    assert not [one for one in lines if len(one) > width and "recipes/" not in one]
-    assert any(one.startswith("info    Train in bf16") for one in lines)
+    tips = advice.advise(machine("h100x8-linux"), KB)
+    lines = [line.text.rstrip() for line in terminal.advice_lines(tips, Layout(width=width))]
+    assert not [line for line in lines if len(line) > width and "recipes/" not in line]
+    assert any(line.startswith("info    Train in bf16") for line in lines)
 
 
 def test_markdown_names_the_recipes() -> None:
@@ -309,12 +309,12 @@ def test_advice_changes_neither_verdict_nor_exit_code_and_is_only_told_when_aske
 def test_the_document_gains_a_list_and_nothing_else() -> None:
     plain = json.loads(check(*FROM, "--json").stdout)
     asked = json.loads(check(*FROM, "--json", "--advice").stdout)
-    told = asked.pop("advice")
+    tips = asked.pop("advice")
     assert asked == plain
-    assert set(told[0]) == {
+    assert set(tips[0]) == {
         *("id", "text", "why", "recipe", "expected", "standing", "technique", "measured")
     }
-    assert "bf16" in {one["id"] for one in told}
+    assert "bf16" in {tip["id"] for tip in tips}
 
 
 def test_markdown_and_spanish_have_it_too() -> None:
@@ -343,11 +343,13 @@ def test_a_check_reads_what_the_bench_kept_and_writes_nothing(
     result = msgspec.structs.replace(
         gpu_result(), gpu=None, driver=None, cuda=None, cpu=cpu, torch="2.13.0+cpu"
     )
-    one = msgspec.structs.replace(
+    workload = msgspec.structs.replace(
         result.workloads[0], alone=(gain("channels-last", 1.0, 0.98, 1.02),), best=()
     )
     state = tmp_path / "state"
-    store.keep(msgspec.structs.replace(result, workloads=(one,)), {"XDG_STATE_HOME": str(state)})
+    store.keep(
+        msgspec.structs.replace(result, workloads=(workload,)), {"XDG_STATE_HOME": str(state)}
+    )
     bad = state / "cudadoctor" / "bench" / "bad.json"
     bad.write_text("{")
     before = sorted(path.name for path in state.rglob("*"))

@@ -143,7 +143,7 @@ def test_a_variable_that_falsifies_is_told() -> None:
         "TORCHDYNAMO_DISABLE=1 is set: torch.compile compiles nothing, and its figures are of that",
     )
     on_a_cpu = command.place_of(look() | changed, None, None)
-    assert [one.split(" ")[0] for one in on_a_cpu.notes] == ["TORCHDYNAMO_DISABLE=1"]
+    assert [note.split(" ")[0] for note in on_a_cpu.notes] == ["TORCHDYNAMO_DISABLE=1"]
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ class Scripted(Stable):
 
 
 def heats_of(stable: Stable) -> Heats:
-    def settings(one: Config) -> dict[str, Any]:
-        return settings_of(one.techniques)
+    def settings(candidate: Config) -> dict[str, Any]:
+        return settings_of(candidate.techniques)
 
     return Heats(stable, TRACK, settings, time.monotonic() + 600.0)
 
@@ -171,5 +171,5 @@ def test_a_profile_that_fails_costs_no_round() -> None:
         return {"kind": "failed", "error": "no profiler"} if do == "profile" else {}
 
     found = run(heats_of(Scripted(answer=answer)), Heat(reference=BASE, twins=2))
-    assert [one.error for one in found.twins] == [None, None]
+    assert [twin.error for twin in found.twins] == [None, None]
     assert len(found.twins[1].rounds) == 10

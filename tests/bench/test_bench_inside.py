@@ -115,8 +115,8 @@ for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TE
 print(json.dumps(found))
 """
     found = inside(python_cpu, TRAINING, code)
-    for size, told in found:
-        assert size <= told <= 1.1 * size
+    for size, counted in found:
+        assert size <= counted <= 1.1 * size
 
 
 # --- how processes end ---------------------------------------------------------------------------
@@ -143,14 +143,14 @@ def lives(pid: int) -> bool:
 
 
 def with_workers(stable: Stable) -> tuple[int, set[int]]:
-    """A runner that is ready, and the processes of its loader."""
+    """A runner that is ready, and the worker processes of its loader."""
     settings = {"workers": 2}
     number = stable.start(what="train", workload="cnn", shape=CNN, settings=settings, warm_s=0.2)
     line = stable.hear(number, 90.0) or {}
     assert (line["kind"], line["workers"], line["why_no_workers"]) == ("ready", 2, "")
     assert stable._common is not None
     assert stable._common._process is not None
-    runners = [one for one in children(stable._common._process.pid) if children(one)]
+    runners = [child for child in children(stable._common._process.pid) if children(child)]
     return number, children(runners[0])
 
 
@@ -162,7 +162,7 @@ def test_workers_are_gone_before_a_runner_says_that_it_is_done(python_cpu: str) 
         assert len(workers) == 2
         stable.send(number, "stop")
         assert (stable.hear(number, 20.0) or {})["kind"] == "done"
-        assert not [one for one in workers if lives(one)]
+        assert not [pid for pid in workers if lives(pid)]
         assert (stable.hear(number, 20.0) or {}) == {"kind": "over", "id": number, "detail": ""}
     finally:
         stable.end()
@@ -170,7 +170,7 @@ def test_workers_are_gone_before_a_runner_says_that_it_is_done(python_cpu: str) 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux")
 def test_workers_end_with_a_runner_that_is_killed(python_cpu: str) -> None:
-    """Else they would look for it every five seconds, and hold the GPU's memory meanwhile."""
+    """Otherwise they would check for it every five seconds and hold the GPU's memory meanwhile."""
     stable = Stable(python_cpu, environment())
     try:
         number, workers = with_workers(stable)
@@ -178,7 +178,7 @@ def test_workers_end_with_a_runner_that_is_killed(python_cpu: str) -> None:
         until = time.monotonic() + 3.0
         while any(map(lives, workers)) and time.monotonic() < until:
             time.sleep(0.02)
-        assert not [one for one in workers if lives(one)]
+        assert not [pid for pid in workers if lives(pid)]
     finally:
         stable.end()
 
@@ -231,7 +231,7 @@ def test_cuda_that_is_begun_all_the_same_is_told_before_any_fork(
         check=False,
     )
     lines = [json.loads(line) for line in found.stdout.splitlines()]
-    assert [(one["kind"], one["begun"]) for one in lines] == [("torch", begun)]
+    assert [(line["kind"], line["begun"]) for line in lines] == [("torch", begun)]
 
 
 def test_where_cuda_is_begun_each_runner_gets_a_process(python_cpu: str, tmp_path: Path) -> None:

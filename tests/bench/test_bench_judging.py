@@ -34,7 +34,7 @@ def test_twice_the_speed_is_faster_and_its_ratio_is_two() -> None:
     found = judging.gain("x", reference, candidate, noise=1.02, tolerance=0.05, losses="steps")
     assert found.verdict == "faster"
     assert found.ratio == pytest.approx(2.0, rel=0.03)
-    ends = [one for one in (found.low, found.ratio, found.high) if one is not None]
+    ends = [ratio for ratio in (found.low, found.ratio, found.high) if ratio is not None]
     assert ends == sorted(ends)
     assert len(set(ends)) == 3
 
@@ -50,10 +50,10 @@ def test_a_larger_batch_is_judged_by_samples_a_second() -> None:
 
 @pytest.mark.parametrize("spread", [0.005, 0.05, 0.3])
 def test_the_baseline_against_itself_is_hardly_ever_a_gain(spread: float) -> None:
-    """Three processes give the noise, a fourth is judged by it, as in a bench."""
+    """Three processes give the noise and a fourth is judged by it, as in a bench."""
     claimed = 0
     for seed in range(400):
-        rounds = [measured(*drawn(0.1, spread, 4 * seed + one)) for one in range(4)]
+        rounds = [measured(*drawn(0.1, spread, 4 * seed + process)) for process in range(4)]
         noise = judging.noise_of(rounds[:3], gpu=True)  # the lower floor
         claimed += judged(rounds[0], rounds[3], noise) != "same"
     assert claimed <= 4
@@ -71,7 +71,7 @@ def test_processes_that_differ_for_good_raise_the_noise() -> None:
 
 def test_one_round_that_was_disturbed_changes_no_verdict() -> None:
     calm = list(drawn(0.1, 0.005, 1))
-    disturbed = [0.05 * one / 0.1 for one in calm]
+    disturbed = [0.05 * seconds / 0.1 for seconds in calm]
     disturbed[4] = 3.0
     assert judged(measured(*calm), measured(*disturbed)) == "faster"
 

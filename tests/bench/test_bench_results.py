@@ -56,8 +56,8 @@ def test_only_a_proven_best_is_kept_for_advice() -> None:
 
     found = Gain(technique="sdpa", verdict="faster", why="not measured again", ratio=1.2)
     for unproven, best in ((found, ()), (None, ("sdpa",))):
-        one = msgspec.structs.replace(some().workloads[0], best=("sdpa",), unproven=unproven)
-        (stored,) = store.from_result(msgspec.structs.replace(some(), workloads=(one,)))
+        workload = msgspec.structs.replace(some().workloads[0], best=("sdpa",), unproven=unproven)
+        (stored,) = store.from_result(msgspec.structs.replace(some(), workloads=(workload,)))
         assert stored.best == best
 
 

@@ -59,7 +59,7 @@ def race(
     heats = Heats(
         stable,
         track(heat.reference.workload, **more),
-        lambda one: settings or settings_of(one.techniques),
+        lambda candidate: settings or settings_of(candidate.techniques),
         time.monotonic() + 90.0,
     )
     try:
@@ -104,25 +104,25 @@ def test_techniques_train_and_keep_the_loss(workload: str, stable: Stable) -> No
     some = tuple(config(workload, name) for name in ON_A_CPU[workload])
     found = race(stable, Heat(reference=config(workload), candidates=some))
     assert found.reference.error is None
-    for one in found.candidates:
-        name = one.config.techniques[0]
+    for candidate in found.candidates:
+        name = candidate.config.techniques[0]
         gain = judging.gain(
             name,
             found.reference,
-            one,
+            candidate,
             noise=1.1,
             tolerance=techniques.tolerance_of((name,)),
             losses=techniques.losses_of((name,)),
         )
         assert gain.verdict in ("faster", "slower", "same"), gain.why
-        assert len(one.rounds) == len(found.reference.rounds)
-        assert one.losses
+        assert len(candidate.rounds) == len(found.reference.rounds)
+        assert candidate.losses
 
 
 def test_every_loader_yields_the_same_batches(stable: Stable) -> None:
     some = tuple(config("cnn", name) for name in ("loader-workers", "cached-data"))
     found = race(stable, Heat(reference=config("cnn"), candidates=some))
-    assert [one.losses for one in found.candidates] == [found.reference.losses] * 2
+    assert [candidate.losses for candidate in found.candidates] == [found.reference.losses] * 2
 
 
 def test_batches_that_are_fetched_ahead_come_in_their_order(stable: Stable) -> None:
@@ -187,8 +187,8 @@ def test_one_that_breaks_ends_nothing(stable: Stable) -> None:
     faults = {name: fault for name, (fault, _) in BREAKS.items()}
     heat = Heat(reference=config("decoder"), candidates=some)
     found = race(stable, heat, faults=faults, start_s=6.0)
-    for one, (_, said) in zip(found.candidates, BREAKS.values(), strict=False):
-        assert (one.error or "").startswith(said)
+    for candidate, (_, said) in zip(found.candidates, BREAKS.values(), strict=False):
+        assert (candidate.error or "").startswith(said)
     assert found.candidates[-1].error is None
     assert found.reference.rounds
 
@@ -199,8 +199,10 @@ def test_what_sleeps_in_every_step_is_slower(stable: Stable) -> None:
 
     heat = Heat(reference=config("decoder"), candidates=(config("decoder", "sdpa"),))
     found = race(stable, heat, faults={"sdpa": "slow"})
-    (one,) = found.candidates
-    gain = judging.gain("sdpa", found.reference, one, noise=1.1, tolerance=0.01, losses="steps")
+    (candidate,) = found.candidates
+    gain = judging.gain(
+        "sdpa", found.reference, candidate, noise=1.1, tolerance=0.01, losses="steps"
+    )
     assert gain.verdict == "slower", gain.why
 
 
@@ -227,14 +229,14 @@ def test_a_whole_search_keeps_its_time_and_claims_no_gpu(
     assert (found.device, found.gpu, found.cuda, found.driver) == ("cpu", None, None, None)
     (workload,) = found.workloads
     assert workload.baseline.rounds
-    verdicts = {one.technique: one.verdict for one in workload.alone}
+    verdicts = {gain.technique: gain.verdict for gain in workload.alone}
     assert verdicts["tf32"] == "not-here"
     assert verdicts["nothing"] == "same"
 
 
 def test_what_slows_is_never_called_a_gain(whole: tuple[BenchResult, str, float]) -> None:
     (workload,) = whole[0].workloads
-    (slowed,) = [one for one in workload.alone if one.technique == "sdpa"]
+    (slowed,) = [gain for gain in workload.alone if gain.technique == "sdpa"]
     assert slowed.verdict != "faster"
     assert slowed.ratio is not None and slowed.ratio < 1
     assert (workload.best, workload.best_gain) == ((), None)
@@ -285,8 +287,8 @@ def test_the_terminal_says_cpu_and_what_is_missing(python_cpu: str, tmp_path: Pa
     found = ran(python_cpu, tmp_path, *words, "--chart", str(chart), PATH=str(bare))
     assert "no GPU was used" in found.stdout
     assert "channels-last" in found.stdout
-    told = " ".join(found.stdout.split())
-    assert "not here torch.compile needs a C++ compiler, and none is on PATH: compile" in told
+    text = " ".join(found.stdout.split())
+    assert "not here torch.compile needs a C++ compiler, and none is on PATH: compile" in text
     assert chart.read_text(encoding="utf-8").startswith("<")
     assert not (tmp_path / "state").exists(), "tiny figures are nobody's advice"
 

@@ -60,7 +60,7 @@ def bench(
     )
 
 
-def told(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+def document_of(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     """The document of a run."""
     ran = bench(*words, options=("--json",), env=env)
     document: dict[str, Any] = json.loads(ran.stderr)
@@ -189,7 +189,7 @@ def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None
 def test_workers_are_told_from_the_process_that_trains(tmp_path: Path, method: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(WORKERS)
-    document = sampled(told(sys.executable, str(script), method))
+    document = sampled(document_of(sys.executable, str(script), method))
     assert document["figures"]["workers"] == 2
     assert document["starved"]["by"] == "data loading" or (
         document["starved"]["likely"] == "data loading"
@@ -201,7 +201,7 @@ def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
     pool = tmp_path / "compile_worker.py"
     pool.write_text("import os, time\n[os.fork() for _ in range(2)]\ntime.sleep(4)")
     code = "import subprocess, sys\npool = subprocess.Popen([sys.executable, sys.argv[2]])\n"
-    document = sampled(told(*python(code + BURN, "4", str(pool))))
+    document = sampled(document_of(*python(code + BURN, "4", str(pool))))
     assert document["figures"]["processes"] == 5
     assert document["figures"]["workers"] == 0
     assert document["figures"]["main_thread"] > 0.05  # of a core: others may take the rest
@@ -210,7 +210,7 @@ def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
 def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BURN)
-    document = sampled(told("sh", "-c", f"{sys.executable} {script} 4; true"))
+    document = sampled(document_of("sh", "-c", f"{sys.executable} {script} 4; true"))
     assert document["figures"]["processes"] == 2
     assert document["figures"]["workers"] == 0
     share = document["figures"]["main_thread"]
@@ -218,7 +218,7 @@ def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:
 
 
 def test_a_sleeping_script_points_to_nothing() -> None:
-    document = told(*python("import time; time.sleep(3)"))
+    document = document_of(*python("import time; time.sleep(3)"))
     assert document["starved"]["by"] == "not known"
     assert document["starved"]["likely"] is None
     assert document["starved"]["settings"] == []
@@ -228,13 +228,13 @@ def test_reads_from_a_disk_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(os.urandom(1 << 20) * 16)
     os.sync()
-    document = sampled(told(*python(READ, str(file))))
+    document = sampled(document_of(*python(READ, str(file))))
     asked = document["figures"]["asked_mb_s"]
     assert isinstance(asked, float) and asked > 1
 
 
 def test_a_short_script_is_no_judgement() -> None:
-    document = told("true")
+    document = document_of("true")
     assert document["starved"]["by"] == "not known"
     assert "before there were enough samples" in str(document["starved"]["why"])
 
@@ -243,7 +243,7 @@ GPU = "power_limit = 400000\npower = 100000\nmemory = 16000000000\nused = 400000
 
 
 def with_gpu(standins: StandIns, scenario: str, *words: str) -> dict[str, Any]:
-    return sampled(told(*words, env=standins.environment(scenario + GPU, standins.nvml())))
+    return sampled(document_of(*words, env=standins.environment(scenario + GPU, standins.nvml())))
 
 
 def test_a_waiting_gpu_and_busy_workers_are_data_loading(
@@ -303,4 +303,4 @@ def test_the_report_may_go_to_a_file(tmp_path: Path) -> None:
 
 
 def test_exit_codes_are_those_of_a_shell() -> None:
-    assert [exit_code(one) for one in (0, 3, -9, -15)] == [0, 3, 137, 143]
+    assert [exit_code(code) for code in (0, 3, -9, -15)] == [0, 3, 137, 143]

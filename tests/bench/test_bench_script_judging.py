@@ -30,8 +30,8 @@ def tick(at: float, *processes: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def busy(at: float, *gpus: dict[str, Any]) -> dict[str, Any]:
-    told = [{"index": index, **gpu} for index, gpu in enumerate(gpus)]
-    return {"kind": "busy", "t": at, "gpus": told}
+    numbered = [{"index": index, **gpu} for index, gpu in enumerate(gpus)]
+    return {"kind": "busy", "t": at, "gpus": numbered}
 
 
 HOST = {"kind": "host", "t": 0.0, "ticks": HZ, "page": 4096, "cpus": 8, "proc": True}
@@ -39,8 +39,8 @@ GPU = {"name": "H100", "memory_total": 80 << 30, "power_limit": 700000, "clock_m
 
 
 def gpus(count: int) -> dict[str, Any]:
-    told = [{"index": index, **GPU, "generation": 5, "width": 16} for index in range(count)]
-    return {"kind": "gpus", "t": 0.0, "gpus": told}
+    numbered = [{"index": index, **GPU, "generation": 5, "width": 16} for index in range(count)]
+    return {"kind": "gpus", "t": 0.0, "gpus": numbered}
 
 
 def trained(seconds: int = 10, **of_gpu: Any) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_of_several_gpus_those_count_that_the_script_uses() -> None:
     ours = [busy(at, {"busy": 0, "pids": []}, {"busy": 80, "pids": [7]}) for at in range(5)]
     lines = [HOST, gpus(2), *ours, *(tick(at, process(7)) for at in range(5))]
     found = starved.figures(lines)
-    assert (found.gpus_by, [one.index for one in found.gpus]) == ("processes", [1])
+    assert (found.gpus_by, [gpu.index for gpu in found.gpus]) == ("processes", [1])
 
 
 def test_in_a_container_the_gpu_whose_memory_grew_is_ours() -> None:
@@ -109,7 +109,7 @@ def test_in_a_container_the_gpu_whose_memory_grew_is_ours() -> None:
         lines.append(busy(at, {"memory": 1 << 30, "pids": [999]}, {"memory": (at + 1) << 30}))
         lines.append(tick(at, process(7)))
     found = starved.figures(lines)
-    assert (found.gpus_by, [one.index for one in found.gpus]) == ("memory", [1])
+    assert (found.gpus_by, [gpu.index for gpu in found.gpus]) == ("memory", [1])
 
 
 def test_where_nothing_tells_them_apart_all_are_shown_and_that_is_said() -> None:
@@ -121,11 +121,11 @@ def test_where_nothing_tells_them_apart_all_are_shown_and_that_is_said() -> None
     assert found.gpus_by == "all"
     judged = starved.judge(found)
     assert judged.by == "not starved"
-    assert any("could not be told" in one for one in judged.notes)
+    assert any("could not be told" in note for note in judged.notes)
 
 
 def test_lines_that_were_cut_off_are_left_out() -> None:
-    whole = [json.dumps(one).encode() for one in trained()]
+    whole = [json.dumps(event).encode() for event in trained()]
     cut = [*whole, whole[3][:40], b"", b"\xff", b"[]", b"3"]
     assert [*filter(None, map(line_of, cut))] == trained() == [*map(line_of, whole)]
 
@@ -134,7 +134,7 @@ def test_lines_that_were_cut_off_are_left_out() -> None:
 def test_any_part_of_the_lines_gives_figures_and_a_judgement(data: st.DataObject) -> None:
     lines = trained()
     kept = data.draw(st.lists(st.sampled_from(lines), max_size=30))
-    judged = starved.judge(starved.figures(sorted(kept, key=lambda one: one["t"])))
+    judged = starved.judge(starved.figures(sorted(kept, key=lambda event: event["t"])))
     assert judged.by in {*starved.CAUSES, "not known"}
 
 
@@ -191,7 +191,7 @@ def test_the_gpu_that_waits_most_decides_of_several() -> None:
 def test_without_a_gpu_the_processes_only_point() -> None:
     judged = starved.judge(figures(None, workers=4, workers_cpu=1.0))
     assert (judged.by, judged.likely) == ("not known", "data loading")
-    assert any("GPU figures are not known: NVML is not here" in one for one in judged.notes)
+    assert any("GPU figures are not known: NVML is not here" in note for note in judged.notes)
 
 
 def test_too_few_samples_are_no_judgement() -> None:
@@ -204,7 +204,7 @@ def test_a_system_without_proc_is_told_and_its_gpu_still_judged() -> None:
     alone = [host, gpus(1), *(busy(at, {"busy": 95}) for at in range(9))]
     judged = starved.judge(starved.figures(alone))
     assert judged.by == "not starved"
-    assert any("no /proc" in one for one in judged.notes)
+    assert any("no /proc" in note for note in judged.notes)
     nothing = starved.judge(starved.figures([host, {"kind": "no-gpus", "t": 0.1, "why": "none"}]))
     assert "neither processes nor a GPU" in nothing.why
 
@@ -227,10 +227,10 @@ def test_each_recipe_is_there() -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_the_report_keeps_to_the_width_and_to_plain_letters(width: int) -> None:
     for found in (figures(WORKING), figures(None, main_thread=1.0), figures(WAITING, waiting=0.5)):
-        told = starved.ScriptReport(figures=found, starved=starved.judge(found), code=0)
-        lines = [line.text for line in page.labelled(starved.rows(told), width)]
-        assert not [one for one in lines if len(one) > width and "recipes/" not in one]
-        assert all(one.isascii() for one in lines)
+        report = starved.ScriptReport(figures=found, starved=starved.judge(found), code=0)
+        lines = [line.text for line in page.labelled(starved.rows(report), width)]
+        assert not [line for line in lines if len(line) > width and "recipes/" not in line]
+        assert all(line.isascii() for line in lines)
 
 
 KEYS = {
@@ -245,8 +245,8 @@ KEYS = {
 
 def test_the_document_has_its_keys() -> None:
     found = figures(WAITING)
-    told = starved.ScriptReport(figures=found, starved=starved.judge(found))
-    document = json.loads(results.dumps(told))
+    report = starved.ScriptReport(figures=found, starved=starved.judge(found))
+    document = json.loads(results.dumps(report))
     assert document["schema"] == 1
     assert {"figures", "starved", "code", "stopped"} <= set(document)
     for name, keys in KEYS.items():

@@ -19,7 +19,7 @@ def measured(wanted: Config, step_s: float, error: str | None = None) -> Measure
     wobble = [1.0 + 0.002 * (number % 3) for number in range(10)]
     return Measured(
         config=wanted,
-        rounds=() if error else tuple(step_s * one for one in wobble),
+        rounds=() if error else tuple(step_s * factor for factor in wobble),
         samples_a_step=8,
         losses=(1.0, 0.9),
         error=error,
@@ -78,19 +78,21 @@ def test_the_baseline_against_itself_comes_first() -> None:
 def test_every_technique_that_can_be_tried_is_tried_once_alone() -> None:
     search = Search("cnn", CPU, 600.0)
     heats = searched(search, product())
-    alone = [one.techniques for heat in heats[1:] for one in heat.candidates]
+    alone = [candidate.techniques for heat in heats[1:] for candidate in heat.candidates]
     wanted = {
-        (one.name,) for one in techniques.TECHNIQUES if not techniques.why_not(one, CPU, "cnn")
+        (technique.name,)
+        for technique in techniques.TECHNIQUES
+        if not techniques.why_not(technique, CPU, "cnn")
     }
     assert set(alone) == wanted
     assert len(alone) == len(wanted)
-    assert {one.technique for one in search.result().alone} == set(techniques.BY_NAME)
+    assert {gain.technique for gain in search.result().alone} == set(techniques.BY_NAME)
 
 
 def test_what_waits_for_data_begins_with_the_loader() -> None:
     search = Search("cnn", H200, 600.0)
     heats = searched(search, product(), "data loading")
-    first = [one.techniques[0] for one in heats[1].candidates]
+    first = [candidate.techniques[0] for candidate in heats[1].candidates]
     assert set(first) <= {"loader-workers", "cached-data", "pinned-memory", "prefetch-to-device"}
 
 
@@ -181,7 +183,7 @@ def test_a_best_that_fresh_processes_deny_is_none() -> None:
 def test_one_that_fails_ends_nothing() -> None:
     search = Search("encoder", CPU, 600.0)
     searched(search, product(larger_batch=0.0, sdpa=1.5))
-    found = {one.technique: one for one in search.result().alone}
+    found = {gain.technique: gain for gain in search.result().alone}
     assert found["larger-batch"].verdict == "failed"
     assert found["larger-batch"].why == "out of memory"
     assert search.result().best == ("sdpa",)
@@ -198,7 +200,7 @@ def test_a_short_time_leaves_room_for_the_proof() -> None:
     heats = searched(search, product(amp_bf16=1.5, sdpa=1.3))
     assert heats[-1].fresh
     assert 4.0 * len(heats) <= 44.0
-    late = [one for one in search.result().alone if "time was over" in one.why]
+    late = [gain for gain in search.result().alone if "time was over" in gain.why]
     assert late
 
 
@@ -210,8 +212,8 @@ def test_no_time_at_all_measures_the_baseline_only() -> None:
 def test_only_what_was_asked_for_is_tried() -> None:
     search = Search("decoder", CPU, 600.0, only=("sdpa", "tf32"))
     heats = searched(search, product())
-    assert [one.techniques for heat in heats for one in heat.candidates] == [("sdpa",)]
-    assert {one.technique: one.verdict for one in search.result().alone} == {
+    assert [candidate.techniques for heat in heats for candidate in heat.candidates] == [("sdpa",)]
+    assert {gain.technique: gain.verdict for gain in search.result().alone} == {
         "tf32": "not-here",
         "sdpa": "same",
     }
@@ -222,11 +224,17 @@ def test_the_found_batch_is_not_sought_again() -> None:
     seen: list[object] = []
 
     def race(heat: Heat) -> Raced:
-        seen.extend(search.settings(one).get("batch") for one in heat.candidates if _larger(one))
+        seen.extend(
+            search.settings(candidate).get("batch")
+            for candidate in heat.candidates
+            if _larger(candidate)
+        )
         outcome = raced(heat, product(larger_batch=1.5, sdpa=1.3))
         some = tuple(
-            msgspec.structs.replace(one, settings={"batch_factor": 8 if _larger(one.config) else 1})
-            for one in outcome.candidates
+            msgspec.structs.replace(
+                candidate, settings={"batch_factor": 8 if _larger(candidate.config) else 1}
+            )
+            for candidate in outcome.candidates
         )
         return msgspec.structs.replace(outcome, candidates=some)
 
@@ -275,19 +283,21 @@ class Clock:
         return msgspec.structs.replace(found, candidates=tuple(map(cut_off, found.candidates)))
 
     def _start_s(self, wanted: Config) -> float:
-        compiles = any("compile" in techniques.KNOWN[one].changes for one in wanted.techniques)
+        compiles = any(
+            "compile" in techniques.KNOWN[technique].changes for technique in wanted.techniques
+        )
         return self.start_s + self.compile_s * compiles
 
     @property
     def alone(self) -> list[str]:
-        """What ran alone in time, in its order."""
-        names = [one.techniques for heat in self.heats for one in heat.candidates]
-        ran = {one.technique for one in self.search.alone.values() if one.verdict != "not-here"}
-        return [one[0] for one in dict.fromkeys(names) if len(one) == 1 and one[0] in ran]
+        """The techniques that ran alone in time, in order."""
+        names = [candidate.techniques for heat in self.heats for candidate in heat.candidates]
+        ran = {gain.technique for gain in self.search.alone.values() if gain.verdict != "not-here"}
+        return [name[0] for name in dict.fromkeys(names) if len(name) == 1 and name[0] in ran]
 
 
-def cut_off(one: Measured) -> Measured:
-    return msgspec.structs.replace(one, rounds=(), error=f"{NO_TIME} while it started")
+def cut_off(candidate: Measured) -> Measured:
+    return msgspec.structs.replace(candidate, rounds=(), error=f"{NO_TIME} while it started")
 
 
 REAL = product(
@@ -317,11 +327,11 @@ def test_compile_is_reached_on_every_workload(workload: str, kind: Kind) -> None
 @pytest.mark.parametrize("slice_s", range(45, 900, 15))
 @pytest.mark.parametrize("compiling", [1.0, 1.4, 5.0])
 def test_time_for_the_proof_is_kept(slice_s: int, compiling: float) -> None:
-    """Also where the best compiles, and its process takes long to start."""
+    """Even if the best technique compiles and its process is slow to start."""
     speed = product(amp_bf16=3.0, sdpa=1.2, compile=compiling, tf32=2.0, larger_batch=1.5)
     clock = Clock(Search("decoder", H200, float(slice_s)), speed)
     found = clock.run()
-    assert (found.best_gain is not None) == any(one.verdict == "faster" for one in found.alone)
+    assert (found.best_gain is not None) == any(gain.verdict == "faster" for gain in found.alone)
     assert found.unproven is None
     assert clock.spent <= slice_s
 
@@ -330,7 +340,10 @@ def test_what_compiles_takes_its_turns_alone_also_beside_the_best() -> None:
     clock = Clock(Search("decoder", H200, 900.0), product(compile=5.0, amp_bf16=3.0, sdpa=1.2))
     found = clock.run()
     compiling = [
-        heat for heat in clock.heats for one in heat.candidates if "compile" in one.techniques
+        heat
+        for heat in clock.heats
+        for candidate in heat.candidates
+        if "compile" in candidate.techniques
     ]
     assert {len(heat.candidates) for heat in compiling} == {1}
     assert {"compile", "amp-bf16", "sdpa"} <= set(found.best)

@@ -25,8 +25,8 @@ def shown(result: BenchResult, width: int = 80, *, blocks: bool = False) -> str:
     return "\n".join(line.text.rstrip() for line in page.report(result, layout))
 
 
-def with_workload(one: WorkloadResult) -> BenchResult:
-    return msgspec.structs.replace(gpu_result(), workloads=(one,))
+def with_workload(workload: WorkloadResult) -> BenchResult:
+    return msgspec.structs.replace(gpu_result(), workloads=(workload,))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -38,8 +38,10 @@ def test_no_line_is_wider_than_the_terminal_but_what_is_copied(
         "recipes/",
         *(line for name in ("amp-bf16", "compile") for line in BY_NAME[name].code),
     )
-    lines = [one for one in shown(result, width).splitlines() if not any(c in one for c in copied)]
-    assert not [one for one in lines if len(one) > width]
+    lines = [
+        line for line in shown(result, width).splitlines() if not any(c in line for c in copied)
+    ]
+    assert not [line for line in lines if len(line) > width]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -83,15 +85,17 @@ def test_the_settings_that_running_chose_are_told() -> None:
         measured("decoder", "amp-bf16"), settings={"workers": 4, "batch": 64}
     )
     best = msgspec.structs.replace(gain("amp-bf16", 2.1, 2.0, 2.2), measured=chosen)
-    one = msgspec.structs.replace(decoder(), best=("amp-bf16",), best_gain=best)
-    assert "settings  batch = 64, workers = 4" in shown(with_workload(one))
-    assert "- settings: batch = 64, workers = 4" in page.markdown(with_workload(one))
+    workload = msgspec.structs.replace(decoder(), best=("amp-bf16",), best_gain=best)
+    assert "settings  batch = 64, workers = 4" in shown(with_workload(workload))
+    assert "- settings: batch = 64, workers = 4" in page.markdown(with_workload(workload))
 
 
 def test_a_baseline_that_failed_and_a_bench_without_workloads_are_told() -> None:
     failed = Measured(config=config("cnn"), error="CUDA out of memory")
-    one = msgspec.structs.replace(decoder(), baseline=failed, alone=(), best=(), best_gain=None)
-    assert "not measured: CUDA out of memory" in shown(with_workload(one))
+    workload = msgspec.structs.replace(
+        decoder(), baseline=failed, alone=(), best=(), best_gain=None
+    )
+    assert "not measured: CUDA out of memory" in shown(with_workload(workload))
     nothing = msgspec.structs.replace(gpu_result(), workloads=())
     assert "no workload was measured" in shown(nothing)
     assert "No workload was measured." in page.markdown(nothing)
@@ -99,8 +103,8 @@ def test_a_baseline_that_failed_and_a_bench_without_workloads_are_told() -> None
 
 
 def test_no_gain_is_the_baseline_itself() -> None:
-    one = msgspec.structs.replace(decoder(), best=(), best_gain=None)
-    text = shown(with_workload(one), 100)
+    workload = msgspec.structs.replace(decoder(), best=(), best_gain=None)
+    text = shown(with_workload(workload), 100)
     assert "the baseline itself: no technique gained more than the noise" in text
 
 
@@ -109,30 +113,32 @@ def test_a_best_that_was_not_proven_says_so_and_multiplies_nothing() -> None:
         gain("amp-bf16 + compile, against amp-bf16", 1.31, 1.28, 1.34),
         why="not measured again: the time was over",
     )
-    one = msgspec.structs.replace(decoder(), best_gain=None, unproven=found)
-    told = (
+    workload = msgspec.structs.replace(decoder(), best_gain=None, unproven=found)
+    sentence = (
         "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), against amp-bf16, where it was found;"
         " not measured again: the time was over"
     )
-    assert page.best(one) == told
-    assert told in " ".join(shown(with_workload(one), 100).split())
-    assert "best together" not in shown(with_workload(one), 100)
-    ElementTree.fromstring(page.svg(with_workload(one)))
+    assert page.best(workload) == sentence
+    assert sentence in " ".join(shown(with_workload(workload), 100).split())
+    assert "best together" not in shown(with_workload(workload), 100)
+    ElementTree.fromstring(page.svg(with_workload(workload)))
 
 
 def test_one_technique_that_was_not_proven_needs_no_reference() -> None:
     found = msgspec.structs.replace(
         gain("amp-bf16", 2.1, 2.05, 2.15), why="not measured again: interrupted"
     )
-    one = msgspec.structs.replace(decoder(), best=("amp-bf16",), best_gain=None, unproven=found)
-    told = "amp-bf16: 2.10x faster (2.05 to 2.15), where it was found"
-    assert page.best(one) == f"{told}; not measured again: interrupted"
+    workload = msgspec.structs.replace(
+        decoder(), best=("amp-bf16",), best_gain=None, unproven=found
+    )
+    sentence = "amp-bf16: 2.10x faster (2.05 to 2.15), where it was found"
+    assert page.best(workload) == f"{sentence}; not measured again: interrupted"
 
 
 def test_a_best_that_the_proof_denied_is_told() -> None:
     denied = gain("amp-bf16 + compile", 1.0, 0.98, 1.02)
-    one = msgspec.structs.replace(decoder(), best=(), best_gain=denied)
-    assert page.best(one) == (
+    workload = msgspec.structs.replace(decoder(), best=(), best_gain=denied)
+    assert page.best(workload) == (
         "none that held: amp-bf16 + compile, measured again in new processes:"
         " no difference that can be told (0.98 to 1.02)"
     )
@@ -141,8 +147,8 @@ def test_a_best_that_the_proof_denied_is_told() -> None:
 def test_what_was_not_tried_is_told_by_its_reason() -> None:
     why = "it is about CUDA, and this is a CPU"
     alone = tuple(Gain(technique=name, verdict="not-here", why=why) for name in ("a", "b"))
-    one = msgspec.structs.replace(decoder(), alone=alone, best=(), best_gain=None)
-    text = shown(with_workload(one), 100)
+    workload = msgspec.structs.replace(decoder(), alone=alone, best=(), best_gain=None)
+    text = shown(with_workload(workload), 100)
     assert f"not here  {why}: a, b" in text
     assert "not known: no technique could be measured" in text
 
@@ -150,8 +156,8 @@ def test_what_was_not_tried_is_told_by_its_reason() -> None:
 def test_names_and_errors_from_outside_cannot_act() -> None:
     evil = "x\x1b[31m|<script>`@all`\n"
     failed = Gain(technique=evil, verdict="failed", why=evil)
-    one = msgspec.structs.replace(decoder(), alone=(failed,), ended=evil, shape=evil)
-    result = msgspec.structs.replace(with_workload(one), gpu=evil, notes=(evil,))
+    workload = msgspec.structs.replace(decoder(), alone=(failed,), ended=evil, shape=evil)
+    result = msgspec.structs.replace(with_workload(workload), gpu=evil, notes=(evil,))
     assert "\x1b" not in shown(result)
     html = MarkdownIt("commonmark").enable("table").render(page.markdown(result))
     assert "<script>" not in html
@@ -161,7 +167,7 @@ def test_names_and_errors_from_outside_cannot_act() -> None:
 
 def test_the_markdown_is_a_table_a_row_a_technique() -> None:
     html = MarkdownIt("commonmark").enable("table").render(page.markdown(gpu_result()))
-    tried = [one for one in decoder().alone if one.verdict != "not-here"]
+    tried = [outcome for outcome in decoder().alone if outcome.verdict != "not-here"]
     assert html.count("<tr>") == 1 + len(tried) + 1
     assert "not here: needs a GPU with capability 8.9 or newer: fp8" in html
 
@@ -235,19 +241,21 @@ def test_the_chart_can_be_read_by_those_who_do_not_see_it() -> None:
     assert described is not None and described.text is not None
     assert root.get("aria-labelledby") == f"{title.get('id')} {described.get('id')}"
     spoken = " ".join(described.text.split())
-    for one in decoder().alone:
-        if one.verdict != "not-here":
-            assert page.verdict(one) in spoken
+    for outcome in decoder().alone:
+        if outcome.verdict != "not-here":
+            assert page.verdict(outcome) in spoken
 
 
 def luminance(colour: str) -> float:
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
-    return sum(share * one for share, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(share * value for share, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one: str, other: str) -> float:
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+def contrast(colour: str, other: str) -> float:
+    high, low = sorted((luminance(colour), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 
@@ -270,9 +278,9 @@ def long_result() -> BenchResult:
         gain("activation-checkpointing", 9.0, 8.0, 10.0),
         Gain(technique="W" * 60, verdict="not-here", why=why),
     )
-    one = msgspec.structs.replace(decoder(), alone=alone)
+    workload = msgspec.structs.replace(decoder(), alone=alone)
     return msgspec.structs.replace(
-        with_workload(one), gpu="NVIDIA " + "X" * 200, notes=(why, "w" * 400)
+        with_workload(workload), gpu="NVIDIA " + "X" * 200, notes=(why, "w" * 400)
     )
 
 

@@ -20,7 +20,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     assert store.keep(cpu_result(), env) is None
     found = store.read(env)
     assert found.ignored == ()
-    assert {(one.gpus, one.torch, one.workload) for one in found.kept} == {
+    assert {(kept.gpus, kept.torch, kept.workload) for kept in found.kept} == {
         (("NVIDIA GeForce RTX 4090",), "2.14.1+cu130", "decoder"),
         ((), "2.13.0+cpu", "decoder"),
     }
@@ -30,15 +30,15 @@ def test_the_newest_result_of_a_machine_takes_the_place_of_the_last(tmp_path: Pa
     env = {"XDG_STATE_HOME": str(tmp_path)}
     later = msgspec.structs.replace(gpu_result(), date="2026-12-24T10:00:00")
     other = msgspec.structs.replace(gpu_result(), driver="590.1")
-    for one in (gpu_result(), later, other):
-        store.keep(one, env)
-    assert sorted(one.date for one in store.read(env).kept) == ["2026-11-21", "2026-12-24"]
+    for result in (gpu_result(), later, other):
+        store.keep(result, env)
+    assert sorted(kept.date for kept in store.read(env).kept) == ["2026-11-21", "2026-12-24"]
 
 
 def test_only_the_named_facts_are_kept(tmp_path: Path) -> None:
     private = Gain(technique="compile", verdict="failed", why="/home/ada/secret/train.py: no g++")
-    one = msgspec.structs.replace(decoder(), alone=(private,))
-    result = msgspec.structs.replace(gpu_result(), workloads=(one,), notes=("host engine",))
+    workload = msgspec.structs.replace(decoder(), alone=(private,))
+    result = msgspec.structs.replace(gpu_result(), workloads=(workload,), notes=("host engine",))
     env = {"XDG_STATE_HOME": str(tmp_path)}
     store.keep(result, env)
     (path,) = (tmp_path / "cudadoctor" / "bench").iterdir()
@@ -66,9 +66,9 @@ def test_an_unreadable_file_is_left_out_with_a_word(tmp_path: Path, text: bytes)
 
 
 def test_another_schema_is_left_out(tmp_path: Path) -> None:
-    (one,) = store.from_result(gpu_result())
-    assert store.decoded(msgspec.json.encode(one)) == one
-    assert store.decoded(msgspec.json.encode(msgspec.structs.replace(one, schema=2))) is None
+    (kept,) = store.from_result(gpu_result())
+    assert store.decoded(msgspec.json.encode(kept)) == kept
+    assert store.decoded(msgspec.json.encode(msgspec.structs.replace(kept, schema=2))) is None
 
 
 def test_a_pipe_in_the_folder_is_not_opened(tmp_path: Path) -> None:
@@ -81,16 +81,16 @@ def test_a_pipe_in_the_folder_is_not_opened(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    told = store.keep(gpu_result(), {"XDG_STATE_HOME": str(file)})
-    assert told is not None and str(file) in told
+    complaint = store.keep(gpu_result(), {"XDG_STATE_HOME": str(file)})
+    assert complaint is not None and str(file) in complaint
     assert store.keep(gpu_result(), {}) is not None
     assert store.read({}) == store.Read()
 
 
 def test_nothing_half_written_stays(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
-    (one,) = store.from_result(gpu_result())
-    (tmp_path / "cudadoctor" / "bench" / one.name).mkdir(parents=True)  # cannot be replaced
+    (kept,) = store.from_result(gpu_result())
+    (tmp_path / "cudadoctor" / "bench" / kept.name).mkdir(parents=True)  # cannot be replaced
     assert store.keep(gpu_result(), env) is not None
     assert not list((tmp_path / "cudadoctor" / "bench").glob(".new-*"))
 
@@ -108,7 +108,7 @@ def test_the_place_follows_the_variables(env: dict[str, str], place: str) -> Non
 
 
 def test_a_baseline_that_was_not_measured_is_not_kept() -> None:
-    one = decoder()
-    failed = msgspec.structs.replace(one.baseline, rounds=())
-    broken = msgspec.structs.replace(one, baseline=failed)
+    workload = decoder()
+    failed = msgspec.structs.replace(workload.baseline, rounds=())
+    broken = msgspec.structs.replace(workload, baseline=failed)
     assert store.from_result(msgspec.structs.replace(gpu_result(), workloads=(broken,))) == ()

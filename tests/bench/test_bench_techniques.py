@@ -19,7 +19,9 @@ def why_not(name: str, ground: Ground, workload: str = "cnn") -> str:
 
 
 def test_on_a_cpu_nothing_of_cuda_is_tried() -> None:
-    tried = {one.name for one in techniques.TECHNIQUES if not why_not(one.name, CPU)}
+    tried = {
+        technique.name for technique in techniques.TECHNIQUES if not why_not(technique.name, CPU)
+    }
     assert not tried & {"amp-fp16", "cuda-graphs", "pinned-memory", "prefetch-to-device"}
     assert {"amp-bf16", "compile", "channels-last", "loader-workers"} <= tried
 
@@ -39,7 +41,7 @@ def test_tf32_begins_with_ampere(capability: str, tried: bool) -> None:
 
 def test_every_recipe_that_is_named_lies_in_the_folder() -> None:
     folder = Path(techniques.__file__).parents[2] / "recipes" / "train"
-    missing = {one.recipe for one in techniques.TECHNIQUES if one.recipe} - {
+    missing = {technique.recipe for technique in techniques.TECHNIQUES if technique.recipe} - {
         path.name for path in folder.glob("*.py")
     }
     assert not missing
@@ -58,7 +60,9 @@ def test_groups_and_clashes_exclude_each_other() -> None:
 
 def order(kind: Kind, ground: Ground, workload: str) -> list[str]:
     names = tuple(
-        one.name for one in techniques.TECHNIQUES if not why_not(one.name, ground, workload)
+        technique.name
+        for technique in techniques.TECHNIQUES
+        if not why_not(technique.name, ground, workload)
     )
     return list(techniques.ordered(names, kind, ground))
 

@@ -60,7 +60,9 @@ def searching(path: str, *followed: tuple[str, str]) -> Machine:
 )
 def test_a_folder_is_found_however_it_is_spelled(path: str, folder: str, rest: str | None) -> None:
     remedies = off_search_path(searching(path), folder)
-    assert [one.variables for one in remedies] == ([{"LD_LIBRARY_PATH": rest}] if rest else [])
+    assert [remedy.variables for remedy in remedies] == (
+        [{"LD_LIBRARY_PATH": rest}] if rest else []
+    )
 
 
 def test_what_was_followed_counts_and_not_what_is_usual() -> None:
@@ -88,8 +90,8 @@ def test_the_probe_follows_the_links_of_the_search_path(tmp_path: Path) -> None:
     entry = f"{tmp_path}/cuda/lib/stubs"
     env = {"LD_LIBRARY_PATH": f"{entry}:{tmp_path}/absent"}
     looked = read_libraries(LocalHost(), None, (), None, env)
-    (one,) = looked.facts["libraries.search"]
-    assert (one.entry, one.real) == (entry, os.path.realpath(real))
+    (folder,) = looked.facts["libraries.search"]
+    assert (folder.entry, folder.real) == (entry, os.path.realpath(real))
 
 
 def not_ready(name: str, nvswitches: int | None, state: int | None = None, **more: Any) -> Machine:
@@ -200,7 +202,7 @@ def test_what_is_worn_out_is_replaced_and_not_reset(gpu: dict[str, Any], steps: 
     m = machine_like("h100x8-linux", {"gpus": {"0": gpu}})
     answer = found(gpu_ecc, m)
     assert answer is not None
-    assert [one.id for one in answer.remedies] == steps
+    assert [remedy.id for remedy in answer.remedies] == steps
 
 
 def sliced(asked: str, live: list[str], **more: Any) -> Found | None:
@@ -220,10 +222,10 @@ def test_a_dead_mig_instance_is_replaced_by_a_living_one() -> None:
 def test_without_any_instance_there_is_none_to_name() -> None:
     answer = sliced("MIG-aaaa", [])
     assert answer is not None
-    assert [one.id for one in answer.remedies] == ["mig-instances"]
+    assert [remedy.id for remedy in answer.remedies] == ["mig-instances"]
 
 
 def test_the_list_of_a_job_is_the_schedulers_to_make() -> None:
     answer = sliced("MIG-aaaa", ["MIG-bbbb"], container={"scheduler": "slurm", "kind": ""})
     assert answer is not None
-    assert not any(one.variables for one in answer.remedies)
+    assert not any(remedy.variables for remedy in answer.remedies)

@@ -64,7 +64,7 @@ MANAGERS: tuple[str, ...] = ("pip", "uv", "conda", "pixi", "docker")
 def sick() -> tuple[tuple[str, Machine], ...]:
     """Every scenario in which something is found."""
     read = (read_scenario(path) for path in scenario_paths())
-    return tuple((one.name, one.machine) for one in read if one.expect.findings)
+    return tuple((case.name, case.machine) for case in read if case.expect.findings)
 
 
 def moved(m: Machine, platform: Facts, python: Facts) -> Machine:
@@ -76,7 +76,10 @@ def moved(m: Machine, platform: Facts, python: Facts) -> Machine:
 
 
 def pin_of(change: PackageChange) -> str | None:
-    return next((one for one in change.install if one.split("==")[0] == "torch"), None)
+    return next(
+        (requirement for requirement in change.install if requirement.split("==")[0] == "torch"),
+        None,
+    )
 
 
 def removes_torch(step: Step) -> bool:
@@ -122,9 +125,9 @@ def is_the_same(m: Machine, change: PackageChange) -> bool:
 
 
 def does_nothing(m: Machine, change: PackageChange, step: Step) -> bool:
-    """Whether pip finds the torch, or all that it is asked for, installed and leaves it so."""
-    asked = [one for argv in step.commands for one in argv if "==" in one]
-    wanted = dict(one.split("==") for one in asked if "*" not in one)
+    """Whether pip finds torch, or everything it is asked for, already installed."""
+    asked = [word for argv in step.commands for word in argv if "==" in word]
+    wanted = dict(word.split("==") for word in asked if "*" not in word)
     if step.tool not in ("pip", "uv") or "venv" in step.commands[0]:
         return False
     stay = [name for name, version in wanted.items() if name not in change.remove]
@@ -156,10 +159,13 @@ def test_no_plan_removes_a_torch_that_cannot_be_had_again(platform: str) -> None
     pythons = list(PYTHONS) if platform in WITH_EVERY_PYTHON else ON_EVERY_PLATFORM
     bad = []
     for number, (name, machine) in enumerate(sick()):
-        # A third of the Pythons for each: together every Python meets every platform.
+        # A third of the Pythons each: together, every Python is tried on every platform.
         for python in pythons[(number + len(platform)) % 3 :: 3]:
             m = moved(machine, PLATFORMS[platform], PYTHONS[python])
-            bad += [f"{name}, {python}: {one}" for one in complaints(m, diagnose(m, KB), Wishes())]
+            bad += [
+                f"{name}, {python}: {complaint}"
+                for complaint in complaints(m, diagnose(m, KB), Wishes())
+            ]
     assert not bad, bad[:5]
 
 
@@ -172,7 +178,10 @@ def test_no_manager_and_no_wish_removes_one_either(manager: str) -> None:
             diagnosis = diagnose(m, KB)
             for torch in (None, "2.6", "2.14.1+cu126"):
                 wishes = Wishes(manager=manager, torch=torch)
-                bad += [f"{name}, {torch}: {one}" for one in complaints(m, diagnosis, wishes)]
+                bad += [
+                    f"{name}, {torch}: {complaint}"
+                    for complaint in complaints(m, diagnosis, wishes)
+                ]
     assert not bad, bad[:5]
 
 
@@ -187,11 +196,11 @@ def test_the_check_itself_sees_a_harmful_plan() -> None:
 
 
 def steps_of(m: Machine, torch: str | None = None) -> dict[str, Step]:
-    return {one.id: one for one in plan(m, KB, diagnose(m, KB), Wishes(torch=torch)).steps}
+    return {step.id: step for step in plan(m, KB, diagnose(m, KB), Wishes(torch=torch)).steps}
 
 
 def scenario(name: str) -> Machine:
-    return next(machine for one, machine in sick() if one == name)
+    return next(machine for known, machine in sick() if known == name)
 
 
 def test_a_jetson_with_another_python_gets_an_environment_beside_its_own() -> None:
@@ -233,18 +242,18 @@ def test_the_code_that_was_read_from_a_build_counts_and_not_what_was_announced()
 
 
 def test_every_cause_keeps_a_way_out() -> None:
-    """What would harm or change nothing is replaced, or was no way out: none loses its last."""
+    """Dropping remedies that harm or change nothing leaves every cause with a remedy."""
     lost = []
     for name, machine in sick():
         for platform, facts in PLATFORMS.items():
             m = moved(machine, facts, {})
             diagnosis = diagnose(m, KB)
-            cured = {one for step in plan(m, KB, diagnosis).steps for one in step.cures}
+            cured = {cause for step in plan(m, KB, diagnosis).steps for cause in step.cures}
             lost += [
-                f"{name} on {platform}: {one.cause}"
-                for one in diagnosis.findings
-                if one.remedies and not one.because_of and one.severity < Severity.INFO
-                if one.cause not in cured
+                f"{name} on {platform}: {finding.cause}"
+                for finding in diagnosis.findings
+                if finding.remedies and not finding.because_of and finding.severity < Severity.INFO
+                if finding.cause not in cured
             ]
     assert not lost, lost[:5]
 

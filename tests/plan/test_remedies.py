@@ -94,7 +94,11 @@ def test_cuda_13_to_12_first_removes_all_that_only_torch_needed() -> None:
     assert install[0] == "torch==2.14.1"
     assert index == "https://download.pytorch.org/whl/cu126"
     assert remove[0] == "torch"
-    libraries = {one.name for one in m.packages or () if one.name.startswith(("nvidia-", "cuda-"))}
+    libraries = {
+        package.name
+        for package in m.packages or ()
+        if package.name.startswith(("nvidia-", "cuda-"))
+    }
     assert libraries - set(remove) <= {"nvidia-ml-py", "cuda-pathfinder"}
     assert "triton" in remove
     assert not {"numpy", "accelerate", "nvidia-ml-py"} & set(remove)
@@ -139,7 +143,7 @@ def test_a_cpu_build_goes_before_the_cuda_build_of_the_same_release_comes() -> N
 def test_a_fresh_install_brings_torchvision_too() -> None:
     torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
     install, remove, _ = packages_of(remedies.install_torch(machine(torch=torch, packages=[]), KB))
-    assert [one.split("==")[0] for one in install] == ["torch", "torchvision"]
+    assert [requirement.split("==")[0] for requirement in install] == ["torch", "torchvision"]
     assert remove == ()
 
 
@@ -150,7 +154,7 @@ def test_a_companion_without_a_release_for_that_torch_is_taken_out_and_named() -
     m = msgspec.structs.replace(m, packages=(*m.packages, audio))
     (found,) = remedies.install_torch(m, KB)
     assert found.packages is not None
-    assert not any("torchaudio" in one for one in found.packages.install)
+    assert not any("torchaudio" in requirement for requirement in found.packages.install)
     assert "torchaudio" in found.packages.remove
     assert "No torchaudio exists" in (found.note or "")
 
@@ -189,8 +193,8 @@ def test_no_caveat_is_about_a_gpu_that_a_build_leaves_out() -> None:
     torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
     m = machine(gpus=gpus, pci=[], torch=torch, packages=[])
     found = remedies.install_torch(m, KB)
-    assert any("leaves out the GeForce GTX 1080" in (one.note or "") for one in found)
-    assert not any("cudnn.enabled" in (one.note or "") for one in found)
+    assert any("leaves out the GeForce GTX 1080" in (remedy.note or "") for remedy in found)
+    assert not any("cudnn.enabled" in (remedy.note or "") for remedy in found)
 
 
 def test_a_pascal_owner_is_never_told_to_go_past_the_last_branch() -> None:

@@ -53,17 +53,17 @@ def all_of(platform: str) -> tuple[Advice, ...]:
     return tuple(advice(platform))
 
 
-def lines(one: Advice) -> list[str]:
-    """All commands of a remedy, also those that install packages into the environment."""
-    found = [" ".join(argv) for argv in one.remedy.commands]
-    if one.remedy.packages is not None:
-        written = registry.write(one.machine, KB, one.remedy.packages)
+def lines(advised: Advice) -> list[str]:
+    """All commands of a remedy, including those that install packages into the environment."""
+    found = [" ".join(argv) for argv in advised.remedy.commands]
+    if advised.remedy.packages is not None:
+        written = registry.write(advised.machine, KB, advised.remedy.packages)
         found += [" ".join(argv) for argv in written.commands]
     return found
 
 
 def test_every_cause_with_a_cure_is_in_the_matrix() -> None:
-    causes = {one.cause for name in PLATFORMS for one in all_of(name)}
+    causes = {advised.cause for name in PLATFORMS for advised in all_of(name)}
     assert len(causes) > 55
     assert causes <= {*CATALOGUE}
     number = sum(len(all_of(name)) for name in PLATFORMS)
@@ -72,65 +72,71 @@ def test_every_cause_with_a_cure_is_in_the_matrix() -> None:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_nothing_is_ever_said_that_must_not_be_said(platform: str) -> None:
-    for one in all_of(platform):
-        text = "\n".join([words_of(one.remedy), *lines(one)])
+    for advised in all_of(platform):
+        text = "\n".join([words_of(advised.remedy), *lines(advised)])
         for pattern, why in NEVER:
-            if "CUDA_VISIBLE" in pattern and one.remedy.id == "hide-gpu":
+            if "CUDA_VISIBLE" in pattern and advised.remedy.id == "hide-gpu":
                 continue  # names the GPUs that stay, to leave another one out
             if "TORCH_CUDA_ARCH_LIST" in pattern:
                 continue  # unset where it does not fit what is compiled
-            if "NCCL_(P2P" in pattern and one.remedy.manual and "First a test" in one.remedy.manual:
+            if (
+                "NCCL_(P2P" in pattern
+                and advised.remedy.manual
+                and "First a test" in advised.remedy.manual
+            ):
                 continue
-            assert not re.search(pattern, text), f"{one.cause} ({one.scenario}): {why}: {text}"
+            assert not re.search(pattern, text), (
+                f"{advised.cause} ({advised.scenario}): {why}: {text}"
+            )
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_command_belongs_to_the_system_that_it_is_for(platform: str) -> None:
-    for one in all_of(platform):
-        for argv in one.remedy.commands:
+    for advised in all_of(platform):
+        for argv in advised.remedy.commands:
             fitting = TOOLS.get(argv[0])
-            assert fitting is None or platform.startswith(tuple(fitting)), (one.cause, argv)
+            assert fitting is None or platform.startswith(tuple(fitting)), (advised.cause, argv)
             assert "sudo" not in argv
             if platform.startswith("windows"):
-                assert argv[0] not in WINDOWS_LACKS, (one.cause, argv)
-            if platform in BOXED and one.remedy.where == "here":
-                assert argv[0] not in KERNEL, (one.cause, argv)
-            if platform.startswith("wsl") and one.remedy.where == "here":
-                assert argv[0] not in {"modprobe", "systemctl", "dkms"}, (one.cause, argv)
+                assert argv[0] not in WINDOWS_LACKS, (advised.cause, argv)
+            if platform in BOXED and advised.remedy.where == "here":
+                assert argv[0] not in KERNEL, (advised.cause, argv)
+            if platform.startswith("wsl") and advised.remedy.where == "here":
+                assert argv[0] not in {"modprobe", "systemctl", "dkms"}, (advised.cause, argv)
 
 
 @pytest.mark.parametrize("platform", sorted(NO_LINUX_DRIVER))
 def test_no_linux_driver_goes_where_none_belongs(platform: str) -> None:
-    for one in all_of(platform):
-        for line in lines(one):
+    for advised in all_of(platform):
+        for line in lines(advised):
             installs = re.search(r"\b(install|-Syu?|-S)\b", line)
-            assert not (installs and DRIVER.search(line)), (one.cause, one.scenario, line)
+            assert not (installs and DRIVER.search(line)), (advised.cause, advised.scenario, line)
 
 
 @pytest.mark.parametrize("platform", sorted(SHARED))
 def test_nobody_restarts_a_machine_that_others_use(platform: str) -> None:
-    for one in all_of(platform):
-        if one.remedy.reboot or one.remedy.needs_root:
-            assert one.remedy.where == "admin", (one.cause, one.remedy.title)
-            assert not one.remedy.commands, (one.cause, one.remedy.commands)
+    for advised in all_of(platform):
+        if advised.remedy.reboot or advised.remedy.needs_root:
+            assert advised.remedy.where == "admin", (advised.cause, advised.remedy.title)
+            assert not advised.remedy.commands, (advised.cause, advised.remedy.commands)
 
 
 @pytest.mark.parametrize("platform", ["jetpack-5", "jetpack-6", "docker-on-jetson"])
 def test_a_jetson_gets_no_wheel_of_other_computers(platform: str) -> None:
-    for one in all_of(platform):
-        for line in lines(one):
+    for advised in all_of(platform):
+        for line in lines(advised):
             if re.search(r"(?<!un)install .*\btorch\b", line):
-                assert "jetson" in line or "nvidia" in line, (one.cause, one.scenario, line)
+                assert "jetson" in line or "nvidia" in line, (advised.cause, advised.scenario, line)
 
 
 @pytest.mark.parametrize("platform", ["windows-10", "windows-11"])
 def test_under_windows_nothing_speaks_of_linux_packages(platform: str) -> None:
-    for one in all_of(platform):
-        if one.cause in ("platform-unsupported", "torch-wrong-backend"):
+    for advised in all_of(platform):
+        if advised.cause in ("platform-unsupported", "torch-wrong-backend"):
             continue  # the way out is another system
-        text = words_of(one.remedy)
+        text = words_of(advised.remedy)
         assert not re.search(r"\b(apt|apt-get|dnf|akmods|initramfs|modprobe -r)\b", text), (
-            one.cause,
+            advised.cause,
             text,
         )
 
@@ -152,28 +158,40 @@ def test_under_windows_nothing_speaks_of_linux_packages(platform: str) -> None:
     ],
 )
 def test_a_driver_is_installed_in_the_way_of_the_system(platform: str, said: str) -> None:
-    found = [words_of(one.remedy) for one in all_of(platform) if one.remedy.id == "install-driver"]
+    found = [
+        words_of(advised.remedy)
+        for advised in all_of(platform)
+        if advised.remedy.id == "install-driver"
+    ]
     assert any(said in text for text in found), found
 
 
 def test_a_container_of_a_slurm_job_gets_its_gpu_from_both() -> None:
-    found = {one.remedy.id: one for one in all_of("slurm-apptainer")}
+    found = {advised.remedy.id: advised for advised in all_of("slurm-apptainer")}
     assert "--nv" in (found["gpu-into-container"].remedy.manual or "")
-    pyxis = [one.remedy.manual or "" for one in all_of("slurm-pyxis") if "grant" in one.remedy.id]
+    pyxis = [
+        advised.remedy.manual or ""
+        for advised in all_of("slurm-pyxis")
+        if "grant" in advised.remedy.id
+    ]
     assert pyxis and all("--container-image" in text for text in pyxis)
 
 
 @pytest.mark.parametrize(("platform", "said"), [("colab", "Runtime"), ("kaggle", "Accelerator")])
 def test_a_notebook_gets_its_gpu_in_the_menu_of_its_service(platform: str, said: str) -> None:
-    found = [one.remedy for one in all_of(platform) if one.remedy.id in ("grant-gpu", "reboot")]
-    granted = [one.manual or "" for one in found if one.id == "grant-gpu"]
+    found = [
+        advised.remedy
+        for advised in all_of(platform)
+        if advised.remedy.id in ("grant-gpu", "reboot")
+    ]
+    granted = [remedy.manual or "" for remedy in found if remedy.id == "grant-gpu"]
     assert granted and all(said in text for text in granted)
-    assert not [one for one in found if one.commands]
+    assert not [remedy for remedy in found if remedy.commands]
 
 
 def test_packages_leave_wsl_by_the_manager_that_brought_them() -> None:
     for platform, tool in (("wsl2-ubuntu", "apt-get"), ("wsl2-fedora", "dnf")):
-        out = [one.remedy for one in all_of(platform) if one.remedy.id == "wsl-driver"]
+        out = [advised.remedy for advised in all_of(platform) if advised.remedy.id == "wsl-driver"]
         assert out
         assert {remedy.commands[0][0] for remedy in out} == {tool}
 
@@ -192,10 +210,10 @@ def test_the_script_is_for_the_shell_of_the_machine(machine: str, shell: str) ->
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_every_way_out_is_told_in_spanish(platform: str) -> None:
     say = language("es")
-    for one in all_of(platform):
-        texts = (one.remedy.title, one.remedy.manual, one.remedy.note)
+    for advised in all_of(platform):
+        texts = (advised.remedy.title, advised.remedy.manual, advised.remedy.note)
         for text in filter(None, texts):
             spoken = say.spoken(text)
-            assert spoken != text, (one.cause, text)
+            assert spoken != text, (advised.cause, text)
             left = [part for part in re.split(r"(?<=\.) (?=[A-Z])", text) if part in spoken]
-            assert not [part for part in left if say.spoken(part) == part], (one.cause, text)
+            assert not [part for part in left if say.spoken(part) == part], (advised.cause, text)

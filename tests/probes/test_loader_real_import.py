@@ -100,12 +100,12 @@ def system_file(name: str) -> Path:
 
 
 def agree(site: Path, env: dict[str, str], *args: str) -> tuple[Library, ...]:
-    """The import succeeds, and each tracked library of it is the predicted one, in that order."""
+    """The import succeeds and loads the predicted libraries in the predicted order."""
     error, order = look(env, *args)
     assert error is None
     real = [path for path in order if TRACKED.fullmatch(soname_of(path))]
     predicted = predict(site, env)
-    expected = [one.path for one in predicted if one.path in set(order)]
+    expected = [library.path for library in predicted if library.path in set(order)]
     assert [path for path in real if path in set(expected)] == expected
     assert sorted(set(real)) == sorted(set(expected))
     return predicted
@@ -116,7 +116,7 @@ def soname_of(path: str) -> str:
 
 
 def named(predicted: tuple[Library, ...], soname: str) -> Library:
-    return next(one for one in predicted if one.soname == soname)
+    return next(library for library in predicted if library.soname == soname)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_stubs_on_the_library_path_do_not_reach_what_torch_opens_by_path(
     names = ("libcudnn.so.9", "libcublas.so.13", "libnvJitLink.so.13", "libcudart.so.13")
     stub = stubs(folder / "stubs", *names)
     predicted = agree(site, setting(LD_LIBRARY_PATH=str(stub)))
-    assert not [one for one in predicted if one.path.startswith(str(folder))]
+    assert not [library for library in predicted if library.path.startswith(str(folder))]
 
 
 def test_a_real_copy_on_the_library_path_is_predicted_as_it_is_mapped(

@@ -52,7 +52,7 @@ def predicted_answers(program: Path, env: dict[str, str]) -> dict[str, str | Non
     elf = read_elf(HOST, path)
     assert isinstance(elf, Elf)
     process = Process(Search(HOST, Mapped(path, os.path.realpath(path), elf), env))
-    answers: dict[str, str | None] = {one.title: one.real for one in process.loaded[1:]}
+    answers: dict[str, str | None] = {library.title: library.real for library in process.loaded[1:]}
     return answers | dict.fromkeys(process.start.missing)
 
 

@@ -19,14 +19,14 @@ LOOK = f"{INSIDE}/look.py"
 
 
 def run(python: str, cwd: Path, **env: str) -> list[dict[str, Any]]:
-    """Its lines, all of them JSON objects that begin with their kind; cwd: the user's folder."""
+    """Run look.py in the user's folder `cwd`; its lines are JSON objects, `kind` first."""
     argv = [python, "-I", LOOK]
-    users = {OWN + name: one for name, one in env.items()} | {OWN + "PWD": str(cwd)}
+    users = {OWN + name: value for name, value in env.items()} | {OWN + "PWD": str(cwd)}
     variables = {"PYTHONDONTWRITEBYTECODE": "1", **env, **users}
     ran = subprocess.run(argv, cwd=cwd, env=variables, capture_output=True, check=True)
     assert ran.stderr == b""
-    lines = [json.loads(one) for one in ran.stdout.decode("ascii").splitlines() if one]
-    assert all(next(iter(one)) == "kind" for one in lines)
+    lines = [json.loads(line) for line in ran.stdout.decode("ascii").splitlines() if line]
+    assert all(next(iter(line)) == "kind" for line in lines)
     assert lines[-1] == {"kind": "end"}
     return lines
 
@@ -37,19 +37,19 @@ def test_every_python_tells_what_it_is_and_holds(python: str, tmp_path: Path) ->
     envs.plant_torch(envs.site(venv), "1.10.0+cu113", "11.3")
     envs.plant(envs.site(venv), "model", "1", "torch>=1.10")
     lines = run(str(venv / "bin" / "python"), tmp_path)
-    told = parse("\n".join(json.dumps(one) for one in lines))
-    assert told.complete
-    assert told.python is not None
+    seen = parse("\n".join(json.dumps(line) for line in lines))
+    assert seen.complete
+    assert seen.python is not None
     version = subprocess.run([python, "--version"], capture_output=True, check=True).stdout
-    assert version.decode().split()[1] == told.python.version
-    assert told.python.implementation == "cpython"
-    assert told.python.bits == 64
-    assert told.python.prefix == str(venv)
-    assert told.python.base_prefix == str(Path(python).parent.parent)
-    assert told.python.headers
-    assert told.python.site_packages == str(envs.site(venv))
-    assert [one.name for one in told.dists] == ["model", "torch"]
-    assert [one.shape for one in told.copies] == ["package"]
+    assert version.decode().split()[1] == seen.python.version
+    assert seen.python.implementation == "cpython"
+    assert seen.python.bits == 64
+    assert seen.python.prefix == str(venv)
+    assert seen.python.base_prefix == str(Path(python).parent.parent)
+    assert seen.python.headers
+    assert seen.python.site_packages == str(envs.site(venv))
+    assert [dist.name for dist in seen.dists] == ["model", "torch"]
+    assert [copy.shape for copy in seen.copies] == ["package"]
 
 
 def test_nothing_of_the_working_folder_or_pythonpath_is_run(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_nothing_of_the_working_folder_or_pythonpath_is_run(tmp_path: Path) -> N
         (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
     venv = envs.make_venv(tmp_path / "venv")
     lines = run(str(venv / "bin" / "python"), tmp_path, PYTHONPATH=str(tmp_path))
-    assert [one["origin"] for one in lines if one["kind"] == "copy"] == ["cwd"]
+    assert [line["origin"] for line in lines if line["kind"] == "copy"] == ["cwd"]
 
 
 def test_no_byte_code_is_left_behind(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_names_that_are_no_text_are_told_in_ascii(tmp_path: Path) -> None:
     (odd / 'quote"d-1.0.dist-info' / "METADATA").write_text('Name: q\nRequires-Dist: torch;"\\\n')
     lines = run(str(venv / "bin" / "python"), odd)
     assert lines[0]["prefix"] == str(tmp_path / "vénv")
-    assert [one["requires"] for one in lines if one["kind"] == "dist"] == [['torch;"\\']]
+    assert [line["requires"] for line in lines if line["kind"] == "dist"] == [['torch;"\\']]
 
 
 def test_a_working_folder_that_is_gone_is_no_entry(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_working_folder_that_is_gone_is_no_entry(tmp_path: Path) -> None:
         check=True,
         text=True,
     )
-    told = parse(ran.stdout)
-    assert told.complete
-    assert "cwd" not in {origin for _, origin in told.path}
+    seen = parse(ran.stdout)
+    assert seen.complete
+    assert "cwd" not in {origin for _, origin in seen.path}
 
 
 def test_a_pipe_in_the_place_of_metadata_does_not_hold_it_up(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_pipe_in_the_place_of_metadata_does_not_hold_it_up(tmp_path: Path) -> 
     folder.mkdir()
     os.mkfifo(folder / "METADATA")
     lines = run(str(venv / "bin" / "python"), tmp_path)
-    assert [one["version"] for one in lines if one["kind"] == "dist"] == ["2.0"]
+    assert [line["version"] for line in lines if line["kind"] == "dist"] == ["2.0"]
 
 
 def test_the_same_folder_by_two_names_is_one_entry(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_same_folder_by_two_names_is_one_entry(tmp_path: Path) -> None:
     envs.plant_torch(envs.site(venv))
     (tmp_path / "alias").symlink_to(envs.site(venv))
     lines = run(str(venv / "bin" / "python"), tmp_path, PYTHONPATH=str(tmp_path / "alias"))
-    assert len([one for one in lines if one["kind"] == "copy"]) == 1
+    assert len([line for line in lines if line["kind"] == "copy"]) == 1
 
 
 def test_a_working_folder_that_is_on_the_path_anyway_counts_as_such(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_a_working_folder_that_is_on_the_path_anyway_counts_as_such(tmp_path: Pa
     (envs.site(venv) / "pip" / "__init__.py").write_text("")
     lines = run(str(venv / "bin" / "python"), envs.site(venv))
     assert {"kind": "pip", "entry": str(envs.site(venv))} in lines
-    path = next(one["entries"] for one in lines if one["kind"] == "path")
+    path = next(line["entries"] for line in lines if line["kind"] == "path")
     assert path[0] == [str(envs.site(venv)), "own"]

@@ -215,7 +215,11 @@ def test_the_packages_are_those_that_matter(venv: Path) -> None:
     envs.plant(site, "pandas", "2.2", "numpy")
     envs.plant(site, "numpy", "2.1.0", installer=None)
     m = envs.machine(envs.look(venv))
-    assert {one.name for one in m.packages or ()} == {"my-model", "nvidia-cublas-cu12", "numpy"}
+    assert {package.name for package in m.packages or ()} == {
+        "my-model",
+        "nvidia-cublas-cu12",
+        "numpy",
+    }
     model = m.package("my-model")
     assert model is not None
     assert model.requires == ("torch (>=2)", "numpy; extra == 'a'")
@@ -236,7 +240,7 @@ def test_broken_metadata_ends_nothing(venv: Path) -> None:
     (site / "xformers.egg-info" / "PKG-INFO").write_text("Name: xformers\nVersion: 0.0.29\n")
     (site / "xformers.egg-info" / "requires.txt").write_text("torch==2.6.0\n[dev]\nnumpy\n")
     m = envs.machine(envs.look(venv))
-    assert {one.name: one.version for one in m.packages or ()} == {
+    assert {package.name: package.version for package in m.packages or ()} == {
         "torch": "2.6.0",
         "torchvision": "0.21.0",
         "triton": "3.2.0",
@@ -259,8 +263,10 @@ def test_companions_tell_what_they_were_built_for(venv: Path) -> None:
     envs.plant(site, "torch-scatter", "2.1.2+pt24cu121")
     envs.plant(site, "flash-attn", "2.7.4.post1+cu12torch2.6cxx11abiFALSE")
     m = envs.machine(envs.look(venv))
-    told = {one.name: (str(one.cuda), str(one.torch)) for one in m.packages or ()}
-    assert told == {
+    built_for = {
+        package.name: (str(package.cuda), str(package.torch)) for package in m.packages or ()
+    }
+    assert built_for == {
         "torchvision": ("12.4", "None"),
         "xformers": ("12.8", "2.7.0+cu128"),
         "torch-scatter": ("12.1", "2.4"),
@@ -407,7 +413,9 @@ def test_a_real_cuda_build_is_read_whole(python_cu130: str) -> None:
     assert facts["torch.missing_files"] == facts["torch.empty_files"] == ()
     assert facts["torch.short_files"] == ()
     assert envs.copies(looked) == [("distribution", "2.14.1+cu130")]
-    assert any(one.startswith("nvidia-cudnn-cu13==") for one in facts["torch.requires"])
+    assert any(
+        requirement.startswith("nvidia-cudnn-cu13==") for requirement in facts["torch.requires"]
+    )
     assert envs.machine(looked).package("nvidia-nccl-cu13") is not None
 
 

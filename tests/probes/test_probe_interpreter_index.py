@@ -55,9 +55,9 @@ def test_the_user_the_environment_and_the_variables_win_in_this_order(
     write(home / ".config/pip/pip.conf", "[install]\nindex-url=https://install/simple\n")
     assert read_pip(Bare(), str(tmp_path)).url == "https://install/simple"
     monkeypatch.setenv("PIP_INDEX_URL", "https://name:secret@variable/simple")
-    told = read_pip(Bare(), str(tmp_path))
-    assert told.url == "https://name:secret@variable/simple"
-    assert told.origin == "PIP_INDEX_URL"
+    index = read_pip(Bare(), str(tmp_path))
+    assert index.url == "https://name:secret@variable/simple"
+    assert index.origin == "PIP_INDEX_URL"
     assert site.exists()
 
 
@@ -117,16 +117,16 @@ explicit = true
 url = "https://more/"
 """,
     )
-    told = read_uv(Bare(), str(home / "work" / ".venv"))
-    assert told.url == "https://project/"
-    assert told.origin == str(project)
-    assert told.extra == ("https://e/", "https://more/")
+    index = read_uv(Bare(), str(home / "work" / ".venv"))
+    assert index.url == "https://project/"
+    assert index.origin == str(project)
+    assert index.extra == ("https://e/", "https://more/")
     monkeypatch.setenv("UV_INDEX_URL", "https://old/")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://new/")
     monkeypatch.setenv("UV_INDEX", "torch=https://a/ https://b/?x=1")
-    told = read_uv(Bare(), str(home / "work" / ".venv"))
-    assert told.url == "https://new/"
-    assert told.extra == ("https://a/", "https://b/?x=1")
+    index = read_uv(Bare(), str(home / "work" / ".venv"))
+    assert index.url == "https://new/"
+    assert index.extra == ("https://a/", "https://b/?x=1")
 
 
 def test_the_folder_one_stands_in_names_no_index_for_an_environment_elsewhere(

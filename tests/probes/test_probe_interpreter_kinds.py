@@ -87,7 +87,7 @@ def test_conda_installs_into_its_own_environments_and_pixi_into_pixis(
     monkeypatch.setenv("HOME", str(tmp_path))
 
     def names(python: PythonLine, kind: str) -> list[str]:
-        return [one.name for one in managers(LocalHost(), InsideLook(), python, kind)]
+        return [manager.name for manager in managers(LocalHost(), InsideLook(), python, kind)]
 
     conda = msgspec.structs.replace(PLAIN, conda=True)
     assert names(conda, "conda") == ["conda", "mamba", "micromamba"]

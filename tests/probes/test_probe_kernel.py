@@ -247,7 +247,7 @@ Version: 1.17.8-1
 
 
 def test_installed_packages_of_dpkg_are_read() -> None:
-    assert [(one.name, one.version) for one in parse_dpkg(STATUS)] == [
+    assert [(package.name, package.version) for package in parse_dpkg(STATUS)] == [
         ("nvidia-driver-580-open", "580.95.05-0ubuntu1"),
         ("libcudnn9-cuda-13", "9.13.0.50-1"),
         ("nvidia-container-toolkit", "1.17.8-1"),
@@ -255,9 +255,9 @@ def test_installed_packages_of_dpkg_are_read() -> None:
 
 
 def test_the_first_and_the_last_package_of_the_file_count() -> None:
-    one = b"Package: libcuda1\nStatus: install ok installed\nVersion: 1"
-    assert len(parse_dpkg(one)) == 1
-    assert len(parse_dpkg(one + b"\n\n" + one)) == 2
+    paragraph = b"Package: libcuda1\nStatus: install ok installed\nVersion: 1"
+    assert len(parse_dpkg(paragraph)) == 1
+    assert len(parse_dpkg(paragraph + b"\n\n" + paragraph)) == 2
     assert parse_dpkg(b"") == parse_dpkg(b"Package: nvidia-driver-580") == ()
 
 
@@ -302,7 +302,7 @@ def test_rpm_is_asked_with_time_only() -> None:
         files={"/var/lib/rpm/rpmdb.sqlite": ""},
         runs={argv: "bash 5.1-1\nkmod-nvidia-open-dkms 580.95.05-1.el9\n"},
     )
-    assert [one.name for one in packages(host, False).facts["driver.packages"]] == [
+    assert [package.name for package in packages(host, False).facts["driver.packages"]] == [
         "kmod-nvidia-open-dkms"
     ]
     quick = packages(host, True)
@@ -428,7 +428,7 @@ def test_a_node_that_blocks_is_named() -> None:
         {"kind": "calling", "call": "open /dev/nvidia0"},
     )
     seen = nodes(said, "nvidiactl", "nvidia0")
-    assert [one.errno for one in seen.facts["driver.nodes"]] == [0, None]
+    assert [node.errno for node in seen.facts["driver.nodes"]] == [0, None]
     assert "open /dev/nvidia0" in why(seen, "driver.nodes.1.errno")
 
 

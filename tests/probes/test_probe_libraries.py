@@ -149,8 +149,8 @@ class Planted:
 
 def by_soname(looked: Looked, fact: str = "libraries.predicted") -> dict[str, Library]:
     found: dict[str, Library] = {}
-    for one in looked.facts[fact]:
-        found.setdefault(one.soname, one)
+    for file in looked.facts[fact]:
+        found.setdefault(file.soname, file)
     return found
 
 
@@ -224,11 +224,11 @@ def test_copies_have_their_owner_and_version(tmp_path: Path) -> None:
     library(tmp_path / "conda/lib/libnccl.so.2.21.5")
     env = {"LD_LIBRARY_PATH": str(real.parent), "CONDA_PREFIX": str(tmp_path / "conda")}
     copies = planted.predict(**env).facts["libraries.copies"]
-    seen = {(one.owner, one.version) for one in copies if one.path.startswith(str(tmp_path))}
+    seen = {(copy.owner, copy.version) for copy in copies if copy.path.startswith(str(tmp_path))}
     assert ("wheel", "12.4.5.8") in seen
     assert ("other", "12.1.3.1") in seen
     assert ("conda", "2.21.5") in seen
-    assert len([one for one in copies if one.path == str(real)]) == 1
+    assert len([copy for copy in copies if copy.path == str(real)]) == 1
 
 
 @needs_gcc
@@ -263,7 +263,7 @@ def test_mapped_files_become_facts(tmp_path: Path) -> None:
     site = (str(planted.site),)
     owners = Owners(LocalHost(), str(planted.torch), site, None, {})
     found = mapped_libraries(owners, maps)
-    assert [(one.soname, one.owner, one.how) for one in found] == [
+    assert [(file.soname, file.owner, file.how) for file in found] == [
         ("libcudnn.so.9", "other", "mapped"),
         ("libcublas.so.12", "wheel", "mapped"),
         ("libnccl.so.2", "other", "mapped"),

@@ -222,8 +222,8 @@ def test_an_impossible_number_of_gpus_is_refused(standins: StandIns) -> None:
 
 def test_a_list_of_larger_entries_is_asked_again_in_the_older_form(standins: StandIns) -> None:
     gpu = gpus(asked(standins, "processes = 3\nlarger_processes = 1"))[0]
-    assert [one.pid for one in gpu.processes or ()] == [4242, 4243, 4244]
-    assert {one.name for one in gpu.processes or ()} == {"python3"}
+    assert [process.pid for process in gpu.processes or ()] == [4242, 4243, 4244]
+    assert {process.name for process in gpu.processes or ()} == {"python3"}
 
 
 def test_mig_instances_are_named(standins: StandIns) -> None:
@@ -350,13 +350,13 @@ def test_what_lies_between_every_two_gpus_is_told(standins: StandIns) -> None:
     said = "count = 3\np2p = 0\np2p_nvlink = 5\ntopology = 30\ngpu1.p2p = 1\n"
     looked = read_nvml(HostWith(standins.environment(said, standins.nvml())), FULL)
     pairs = looked.facts["driver.pairs"]
-    assert [(one.first, one.second, one.p2p) for one in pairs] == [
+    assert [(pair.first, pair.second, pair.p2p) for pair in pairs] == [
         (0, 1, "ok"),
         (0, 2, "ok"),
         (1, 2, "chipset"),
     ]
-    assert {one.level for one in pairs} == {"bridge"}
-    assert [one.nvlink for one in pairs] == [False, False, None]
+    assert {pair.level for pair in pairs} == {"bridge"}
+    assert [pair.nvlink for pair in pairs] == [False, False, None]
 
 
 def test_between_many_gpus_nothing_is_asked_and_that_is_said(standins: StandIns) -> None:
@@ -388,7 +388,9 @@ def test_what_every_gpu_has_is_never_unsupported(standins: StandIns, code: int) 
     seen = asked(standins, "\n".join(f"nvmlDeviceGet{call} = {code}" for call in calls))
     fields = ("name", "uuid", "bus_id", "device_id", "capability")
     assert gpus(seen)[0].unsupported == ()
-    assert gaps(seen) == {f"gpus.0.{one}": f"NVML refused it with code {code}" for one in fields}
+    assert gaps(seen) == {
+        f"gpus.0.{field}": f"NVML refused it with code {code}" for field in fields
+    }
 
 
 def test_a_gpu_without_memory_of_its_own_says_so_by_not_supported_alone(
@@ -431,9 +433,9 @@ def test_what_is_refused_between_two_gpus_has_its_reason(standins: StandIns) -> 
 def test_whoever_waits_is_told_of_each_call_and_of_its_end(
     standins: StandIns, scenario: str
 ) -> None:
-    told: list[tuple[str, bool]] = []
+    notes: list[tuple[str, bool]] = []
     host = HostWith(standins.environment(scenario, standins.nvml()))
-    read_nvml(host, Patience(call_s=1.5), lambda *note: told.append(note))
-    assert ("the driver: nvmlInit", True) in told
-    begun = [what for what, going in told if going]
-    assert sorted(begun) == sorted(what for what, going in told if not going)
+    read_nvml(host, Patience(call_s=1.5), lambda *note: notes.append(note))
+    assert ("the driver: nvmlInit", True) in notes
+    begun = [what for what, going in notes if going]
+    assert sorted(begun) == sorted(what for what, going in notes if not going)

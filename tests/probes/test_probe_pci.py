@@ -79,7 +79,7 @@ def test_what_is_no_gpu_is_left_out() -> None:
         **device("000f:01:00.0", "10DE:2E12", "30200"),
     }
     seen = read_pci(RecordedHost(files=files))
-    assert [(one.address, one.vendor, one.class_id) for one in pci(seen)] == [
+    assert [(found.address, found.vendor, found.class_id) for found in pci(seen)] == [
         ("0000:01:00.0", "nvidia", "0300"),
         ("0000:03:00.0", "1a03", "0300"),
         ("0000:41:00.0", "amd", "0380"),
@@ -174,7 +174,7 @@ def test_a_bus_that_cannot_be_read_is_a_gap(host: RecordedHost) -> None:
 
 def test_a_device_of_garbage_is_left_out_beside_a_gpu_that_is_known() -> None:
     files = device("0000:01:00.0", "10DE:2684", "30000") | {f"{BUS}/x/vendor": "zzz"}
-    assert [one.vendor for one in pci(read_pci(RecordedHost(files=files)))] == ["nvidia"]
+    assert [found.vendor for found in pci(read_pci(RecordedHost(files=files)))] == ["nvidia"]
 
 
 @pytest.mark.parametrize("said", [b"\x00\xff\xfe", b"", b"DRIVER=nvidia\nPCI_CL", b"PCI_ID=x:y\n"])
@@ -239,8 +239,8 @@ def test_the_iommu_is_told_by_the_group_of_the_gpu(
     kind: str | None, cmdline: str, expected: str | None
 ) -> None:
     seen = _two(kind, cmdline)
-    assert [one.iommu for one in seen] == [expected] * 2
-    assert [one.numa for one in seen] == [0, -1]
+    assert [found.iommu for found in seen] == [expected] * 2
+    assert [found.numa for found in seen] == [0, -1]
 
 
 def test_one_gpu_alone_is_not_asked_for_its_surroundings() -> None:

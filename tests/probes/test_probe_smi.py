@@ -265,13 +265,13 @@ def test_no_devices_is_a_known_none() -> None:
 
 def test_silence_is_a_hang_after_a_long_wait_and_a_gap_after_a_short_one() -> None:
     hosts = [
-        RecordedHost(programs={"nvidia-smi": PATH}, otherwise=cut_short(silent_s=one))
-        for one in (60.0, 15.0)
+        RecordedHost(programs={"nvidia-smi": PATH}, otherwise=cut_short(silent_s=silent_s))
+        for silent_s in (60.0, 15.0)
     ]
-    sure, unsure = (read_smi(one, PATH, driver.FULL) for one in hosts)
+    sure, unsure = (read_smi(recorded, PATH, driver.FULL) for recorded in hosts)
     assert (smi(sure).hung, smi(unsure).hung) == (True, None)
     assert "30 s" in unsure.gaps[0].why
-    assert [len(one.asked) for one in hosts] == [1, 1]
+    assert [len(recorded.asked) for recorded in hosts] == [1, 1]
 
 
 def test_it_is_found_where_wsl_puts_it() -> None:

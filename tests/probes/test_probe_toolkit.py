@@ -98,7 +98,7 @@ def test_cuda_home_wins_over_nvcc_on_path(tmp_path: Path) -> None:
     old, new = toolkit(tmp_path / "old", "11.8"), toolkit(tmp_path / "new", "13.0")
     looked = read(CUDA_HOME=str(old), PATH=f"{new}/bin")
     assert looked.facts["build.used"] == str(old)
-    assert [one.origin for one in toolkits(looked)] == ["CUDA_HOME", "PATH"]
+    assert [installed.origin for installed in toolkits(looked)] == ["CUDA_HOME", "PATH"]
 
 
 def test_cuda_path_counts_where_cuda_home_is_empty(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_wheels_and_conda_bring_toolkits(tmp_path: Path) -> None:
     toolkit_header.write_text("#define CUDART_VERSION  12080\n")
     sites = (str(tmp_path / "site"),)
     looked = read_toolkits(Planted(), {"PATH": "/nowhere"}, str(conda), sites, (), True)
-    found = {one.origin: one.cuda for one in toolkits(looked)}
+    found = {installed.origin: installed.cuda for installed in toolkits(looked)}
     assert found == {"conda": Version("12.8"), "wheel": Version("13.0")}
 
 
@@ -285,5 +285,7 @@ def test_a_fast_look_runs_a_wrapper_only_where_its_text_leaves_doubt(
     wrapper.write_text("#!/bin/sh\n" + body.format(nvcc=nvcc))
     wrapper.chmod(0o755)
     seen = read_toolkits(LocalHost(), {"PATH": str(wrapper.parent)}, None, (), (), fast=True)
-    toolkit = next(one for one in seen.facts["build.toolkits"] if "12.6" in one.path)
+    toolkit = next(
+        installed for installed in seen.facts["build.toolkits"] if "12.6" in installed.path
+    )
     assert str(toolkit.cuda) == ("11.1" if asked else "12.6")

@@ -73,9 +73,9 @@ class Stream:
 
 
 def half_recorded(model: Any, _sample: object) -> Any:
-    """Stands in for torch.cuda.make_graphed_callables: gradients in the same buffers always."""
+    """Stand-in for torch.cuda.make_graphed_callables: gradients always use the same buffers."""
     weights, forward = tuple(model.parameters()), model.forward
-    buffers = [torch.zeros_like(one) for one in weights]
+    buffers = [torch.zeros_like(weight) for weight in weights]
 
     class Graphed(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
         @staticmethod

@@ -28,7 +28,7 @@ else:
 FOLDER = Path(__file__).resolve().parents[2] / "recipes" / "install"
 KB = knowledge.load()
 TEXTS = texts.files(KB)
-RECIPES = {one.variant: one for one in texts.recipes(KB)}
+RECIPES = {recipe.variant: recipe for recipe in texts.recipes(KB)}
 VARIANTS = sorted(RECIPES)
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
@@ -81,17 +81,17 @@ def test_only_builds_that_are_known_published_are_in_a_recipe(variant: str) -> N
     for build in of(variant).stack.builds:
         row = KB.build_of(build.torch, variant, build.platform)
         assert row is not None and row.published is True
-        newer = [one for one in KB.builds_on(build.platform) if one.variant == variant]
+        newer = [other for other in KB.builds_on(build.platform) if other.variant == variant]
         if build is of(variant).stack.lead:
-            assert not [one for one in newer if one.published and one.torch > build.torch]
+            assert not [other for other in newer if other.published and other.torch > build.torch]
 
 
 def requirements(variant: str) -> tuple[list[str], list[Requirement]]:
     """The options and the requirements of a requirements file."""
-    lines = [one for one in read(variant, "requirements.txt").splitlines() if one]
-    lines = [one for one in lines if not one.startswith("#")]
-    options = [one for one in lines if one.startswith("-")]
-    return options, [Requirement(one) for one in lines if one not in options]
+    lines = [line for line in read(variant, "requirements.txt").splitlines() if line]
+    lines = [line for line in lines if not line.startswith("#")]
+    options = [line for line in lines if line.startswith("-")]
+    return options, [Requirement(line) for line in lines if line not in options]
 
 
 def on(platform: str) -> dict[str, str]:
@@ -103,9 +103,13 @@ def on(platform: str) -> dict[str, str]:
 
 
 def wanted_on(platform: str, found: list[Requirement]) -> dict[str, Requirement]:
-    there = [one for one in found if not one.marker or one.marker.evaluate(on(platform))]
-    assert len({one.name for one in there}) == len(there)
-    return {one.name: one for one in there}
+    there = [
+        requirement
+        for requirement in found
+        if not requirement.marker or requirement.marker.evaluate(on(platform))
+    ]
+    assert len({requirement.name for requirement in there}) == len(there)
+    return {requirement.name: requirement for requirement in there}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -128,8 +132,8 @@ def test_a_torch_that_cannot_use_numpy_2_keeps_to_numpy_1() -> None:
     for variant in VARIANTS:
         old = of(variant).stack.lead.torch < Version("2.3")
         for name in (tool.file for tool in TOOLS):
-            told = re.search(r"numpy\W*<2", read(variant, name)) is not None
-            assert told == old, (variant, name)
+            limited = re.search(r"numpy\W*<2", read(variant, name)) is not None
+            assert limited == old, (variant, name)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -137,11 +141,11 @@ def test_a_uv_project_leads_only_torch_to_torchs_index(variant: str) -> None:
     project = toml(variant, "pyproject.toml")
     pythons = SpecifierSet(project["project"]["requires-python"])
     for build in of(variant).stack.builds:
-        made = [one for one in build.pythons if not one.endswith("t")]
+        made = [python for python in build.pythons if not python.endswith("t")]
         assert pythons.contains(made[0]) or made[0] not in of(variant).stack.pythons
         assert not pythons.contains("3.6") or "3.6" in made
-    found = [Requirement(one) for one in project["project"]["dependencies"]]
-    assert [one.name for one in found][:2] == ["torch", "torchvision"]
+    found = [Requirement(text) for text in project["project"]["dependencies"]]
+    assert [requirement.name for requirement in found][:2] == ["torch", "torchvision"]
     tool = project["tool"]["uv"]
     assert len(tool["environments"]) == len(of(variant).stack.builds)
     if "sources" not in tool:
@@ -152,9 +156,15 @@ def test_a_uv_project_leads_only_torch_to_torchs_index(variant: str) -> None:
     assert tool["sources"].keys() == {"torch", "torchvision"}
     for build in of(variant).stack.builds:
         sources = tool["sources"]["torch"]
-        assert {one["index"] for one in sources} == {index["name"]}
-        markers = [Requirement(f"x ; {one['marker']}").marker for one in sources if "marker" in one]
-        led = not markers or any(one and one.evaluate(on(build.platform)) for one in markers)
+        assert {source["index"] for source in sources} == {index["name"]}
+        markers = [
+            Requirement(f"x ; {source['marker']}").marker
+            for source in sources
+            if "marker" in source
+        ]
+        led = not markers or any(
+            marker and marker.evaluate(on(build.platform)) for marker in markers
+        )
         assert led != build.default
 
 
@@ -163,8 +173,8 @@ def specs(variant: str) -> tuple[list[str], list[str]]:
     document = yaml.safe_load(read(variant, "environment.yml"))
     assert document["channels"] == ["conda-forge", "nodefaults"]
     wanted = document["dependencies"]
-    by_pip = [one["pip"] for one in wanted if isinstance(one, dict)]
-    return [one for one in wanted if isinstance(one, str)], by_pip[0] if by_pip else []
+    by_pip = [entry["pip"] for entry in wanted if isinstance(entry, dict)]
+    return [entry for entry in wanted if isinstance(entry, str)], by_pip[0] if by_pip else []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -174,7 +184,7 @@ def test_conda_forge_is_asked_only_for_what_it_is_known_to_have(variant: str) ->
     builds = of(variant).stack.builds
     assert len(table["workspace"]["platforms"]) == len(builds)
     if by_pip:
-        assert not [one for one in wanted if one.startswith("pytorch")]
+        assert not [entry for entry in wanted if entry.startswith("pytorch")]
         assert "pytorch-gpu" not in table["dependencies"]
         return
     assert f"pytorch-gpu={of(variant).stack.lead.torch}.*" in wanted
@@ -182,7 +192,7 @@ def test_conda_forge_is_asked_only_for_what_it_is_known_to_have(variant: str) ->
     constraint = SpecifierSet(table["dependencies"]["cuda-version"])
     for build in builds:
         made = KB.conda_cuda("conda-forge", build.torch, build.platform) or ()
-        assert [one for one in made if constraint.contains(one)]
+        assert [version for version in made if constraint.contains(version)]
         assert build.cuda and not constraint.contains(f"{build.cuda.major + 1}.0")
 
 
@@ -193,7 +203,7 @@ def test_pixi_takes_the_same_release_for_every_platform(variant: str) -> None:
     assert table["system-requirements"].get("cuda") == (str(cuda.major) if cuda else None)
     if "pytorch-gpu" in table["dependencies"]:
         return
-    per_platform = [one["pypi-dependencies"] for one in table.get("target", {}).values()]
+    per_platform = [target["pypi-dependencies"] for target in table.get("target", {}).values()]
     for pins in per_platform or [table["pypi-dependencies"]]:
         pin = pins["torch"] if isinstance(pins["torch"], str) else pins["torch"]["version"]
         assert pin == f"=={of(variant).stack.lead.torch}"
@@ -239,11 +249,13 @@ def rows() -> dict[tuple[str, str], list[str]]:
 def test_the_index_page_tells_the_driver_and_gpus_of_each_build() -> None:
     names = {"linux_x86_64": "Linux x86_64", "linux_aarch64": "Linux aarch64"}
     names |= {"windows_amd64": "Windows", "macos_arm64": "macOS on Apple silicon"}
-    told = rows()
-    builds: list[TorchBuild] = [build for one in RECIPES.values() for build in one.stack.builds]
-    assert told.keys() == {(names[one.platform], one.variant) for one in builds}
+    shown = rows()
+    builds: list[TorchBuild] = [
+        build for recipe in RECIPES.values() for build in recipe.stack.builds
+    ]
+    assert shown.keys() == {(names[build.platform], build.variant) for build in builds}
     for build in builds:
-        torch, driver, gpus, python, _ = told[names[build.platform], build.variant]
+        torch, driver, gpus, python, _ = shown[names[build.platform], build.variant]
         assert torch == str(build.torch)
         assert python.split(" to ")[0] in build.pythons
         if build.cuda is None:

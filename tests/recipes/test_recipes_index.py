@@ -72,7 +72,7 @@ def rows(text: str) -> dict[str, list[str]]:
     """Name of the technique -> its cells, in the order of the columns."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {one[0].split(": ")[-1]: one[1:] for one in cells}
+    return {row[0].split(": ")[-1]: row[1:] for row in cells}
 
 
 def test_the_page_is_what_scripts_and_results_give_byte_for_byte() -> None:
@@ -91,7 +91,7 @@ def test_every_script_has_a_section_and_a_row() -> None:
 
 
 def test_a_script_is_tried_by_the_bench_or_it_is_said_why_not() -> None:
-    tried = {one.recipe.removesuffix(".py") for one in techniques.TECHNIQUES}
+    tried = {technique.recipe.removesuffix(".py") for technique in techniques.TECHNIQUES}
     scripts = {path.stem for path in TRAIN.glob("*.py")}
     assert INDEX.NOT_TRIED.keys() == scripts - tried
     found = rows(INDEX.readme(RECIPES, []))
@@ -100,7 +100,7 @@ def test_a_script_is_tried_by_the_bench_or_it_is_said_why_not() -> None:
 
 
 def test_every_technique_of_the_bench_has_a_row() -> None:
-    named = {one.name for one in techniques.TECHNIQUES}
+    named = {technique.name for technique in techniques.TECHNIQUES}
     assert named <= rows(README.read_text(encoding="utf-8")).keys()
 
 
@@ -108,7 +108,7 @@ def test_every_link_of_the_page_leads_somewhere() -> None:
     text = README.read_text(encoding="utf-8")
     targets = {part.split(")")[0] for part in text.split("](")[1:]}
     assert {"train", "install", "triage", "install/cu130"} <= targets
-    assert [one for one in targets if not (RECIPES / one).exists()] == []
+    assert [target for target in targets if not (RECIPES / target).exists()] == []
 
 
 @pytest.mark.parametrize(

@@ -152,10 +152,10 @@ def test_the_config_of_accelerate_is_of_the_oldest_gpu(python_cpu: str) -> None:
     gpus = "[(), [(6, 1)], [(7, 5)], [(8, 0), (7, 5)], [(9, 0), (8, 0)]]"
     asked = f"import json, with_accelerate as w; print(json.dumps([*map(w.config_for, {gpus})]))"
     found = json.loads(answered(python_cpu, asked))
-    assert [one["mixed_precision"] for one in found] == ["no", "no", "fp16", "fp16", "bf16"]
-    assert [one["num_processes"] for one in found] == [1, 1, 1, 2, 2]
-    assert [one["distributed_type"] for one in found] == ["NO"] * 3 + ["MULTI_GPU"] * 2
-    assert [one["use_cpu"] for one in found] == [True, False, False, False, False]
+    assert [config["mixed_precision"] for config in found] == ["no", "no", "fp16", "fp16", "bf16"]
+    assert [config["num_processes"] for config in found] == [1, 1, 1, 2, 2]
+    assert [config["distributed_type"] for config in found] == ["NO"] * 3 + ["MULTI_GPU"] * 2
+    assert [config["use_cpu"] for config in found] == [True, False, False, False, False]
 
 
 def test_the_config_of_deepspeed_is_a_product_of_its_parts(python_cpu: str) -> None:

@@ -101,7 +101,9 @@ def seen(python_cpu: str, tmp_path_factory: pytest.TempPathFactory) -> dict[Mist
     return ran_with(python_cpu, tmp_path_factory.mktemp("mistakes"), MISTAKES)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda one: " ".join((one.script, *one.options)))
+@pytest.mark.parametrize(
+    "recipe", RECIPES, ids=lambda recipe: " ".join((recipe.script, *recipe.options))
+)
 def test_a_recipe_proves_its_claim_on_a_cpu(held: dict[Recipe, Ran], recipe: Recipe) -> None:
     assert_ends(held[recipe], recipe)
 
@@ -126,7 +128,7 @@ def test_both_ways_to_set_the_precision_give_the_same_training(
 ) -> None:
     both = [Recipe("tf32.py", ("--steps", "20", *api)) for api in ((), ("--new-api",))]
     results = ran_as_they_are(python_cu130, tmp_path, both)
-    old, new = (results[one] for one in both)
+    old, new = (results[recipe] for recipe in both)
     assert old.last.startswith("proved: ")
     assert new.last == old.last
 

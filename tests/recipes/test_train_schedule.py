@@ -177,7 +177,7 @@ def test_a_trace_is_written_where_it_is_asked_for(python_cpu: str, tmp_path: Pat
     trace = tmp_path / "mine.json"
     result = ran(python_cpu, TRAIN / "profiling.py", ("--trace", str(trace)), warnings=STRICT)
     assert result.code == 0, result.errors
-    names = {one.get("name") for one in json.loads(trace.read_text())["traceEvents"]}
+    names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"forward", "backward", "optimizer", "aten::addmm"} <= names
 
 

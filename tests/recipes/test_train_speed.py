@@ -149,7 +149,7 @@ def test_a_recipe_says_its_options(held: dict[Recipe, Ran], script: str) -> None
 
 
 def test_a_cuda_build_without_a_driver_takes_the_cpu(python_cu130: str, tmp_path: Path) -> None:
-    some = [one for one in RECIPES if one.warnings == STRICT]
+    some = [recipe for recipe in RECIPES if recipe.warnings == STRICT]
     results = ran_as_they_are(python_cu130, tmp_path, some)
     for recipe in some:
         assert_ends(results[recipe], recipe)

@@ -183,7 +183,7 @@ def ran_with(python: str, folder: Path, mistakes: Sequence[Mistake]) -> dict[Mis
 def ran_as_they_are(python: str, folder: Path, recipes: Sequence[Recipe]) -> dict[Recipe, Ran]:
     """Run each recipe, and each script once more for its --help."""
     every = (*recipes, *(Recipe(script, HELP) for script in sorted({r.script for r in recipes})))
-    asked = [(TRAIN / one.script, one.options, one.warnings) for one in every]
+    asked = [(TRAIN / recipe.script, recipe.options, recipe.warnings) for recipe in every]
     return dict(zip(every, ran_all(python, folder, asked), strict=True))
 
 
@@ -197,9 +197,9 @@ def assert_says_its_options(held: Mapping[Recipe, Ran], script: str) -> None:
 
 
 def ran_all(python: str, folder: Path, asked: Sequence[Asked]) -> Iterator[Ran]:
-    """Run scripts one after the other, each in a fork of one process; the folder is theirs."""
+    """Run scripts one after the other in this folder, each in a fork of one process."""
     paths = [(str(folder / f"{n}.out"), str(folder / f"{n}.err")) for n in range(len(asked))]
-    runs = [(str(one), *how, *to) for (one, *how), to in zip(asked, paths, strict=True)]
+    runs = [(str(script), *how, *to) for (script, *how), to in zip(asked, paths, strict=True)]
     kept = {"TMPDIR": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     child = subprocess.run(
         [python, "-c", ALL_RUNS],

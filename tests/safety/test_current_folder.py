@@ -109,9 +109,11 @@ def doctor(
     Its own Python ignores PYTHONPATH (-E): that would run a sitecustomize.py before our first line.
     """
     env = {
-        name: one for name, one in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("VIRTUAL_ENV", "PYTHONPATH")
     }
-    env |= NO_INDEX | {name: one.format(here=here) for name, one in more.items()}
+    env |= NO_INDEX | {name: value.format(here=here) for name, value in more.items()}
     argv = [sys.executable, "-E", "-B", str(launcher), *words]
     return subprocess.run(
         argv,
@@ -191,8 +193,10 @@ def test_a_real_training_step_runs_nothing_of_the_folder(
     ran = doctor(launcher, here, "check", "--json", "--python", python_cpu, **WAYS[way])
     assert_nothing_ran(here, ran)
     said = json.loads(ran.stdout)
-    assert {one["name"]: one["status"] for one in said["smoke"]["stages"]}["matmul"] == "passed"
-    found = {one["cause"]: one["title"] for one in said["findings"]}
+    assert {stage["name"]: stage["status"] for stage in said["smoke"]["stages"]}[
+        "matmul"
+    ] == "passed"
+    found = {finding["cause"]: finding["title"] for finding in said["findings"]}
     assert found["torch-duplicate"].endswith("/here/torch is imported in place of torch")
     assert "/here/argparse.py is imported in place of" in found["module-shadowed"]
 

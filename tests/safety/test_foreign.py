@@ -68,7 +68,7 @@ def test_documents_with_many_payloads_and_wrong_types_act_nowhere() -> None:
 
 
 def test_without_the_boundary_the_payloads_would_act(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The measure itself: a foreign machine taken for an own one has faults of each kind."""
+    """A check of the check: if a foreign machine counts as our own, faults of each kind appear."""
     from cudadoctor.plan import planner as plan
     from cudadoctor.render import script as scripts
 
@@ -86,23 +86,25 @@ def test_without_the_boundary_the_payloads_would_act(monkeypatch: pytest.MonkeyP
     for base in forged.bases()[::6]:
         plain = base | {"python": base.get("python", {}) | changes, "redacted": False}
         if isinstance(base.get("packages"), list):
-            plain["packages"] = [one | {"version": "1+evil"} for one in base["packages"]]
-        kinds |= {one.kind for one in forged.faults_of(foreign(factfile.from_document(plain)), 1)}
+            plain["packages"] = [package | {"version": "1+evil"} for package in base["packages"]]
+        kinds |= {
+            fault.kind for fault in forged.faults_of(foreign(factfile.from_document(plain)), 1)
+        }
     assert kinds >= {"host", "program", "mark"}
 
 
 def test_a_sound_document_keeps_its_commands() -> None:
-    """The grammar takes all that the remedies say; few cures need what no document may choose."""
+    """The grammar accepts what remedies say; few cures need what a document must not choose."""
     lost = set()
     for turn, base in enumerate(forged.bases()):
         machine = factfile.from_document(base)
         for manager in {None, forged.DIALECTS[turn % len(forged.DIALECTS)]}:
             own = pipeline.judge(machine, Wishes(manager=manager)).plan
             read = pipeline.judge(foreign(machine), Wishes(manager=manager)).plan
-            for one, other in zip(own.steps, read.steps, strict=True):
-                assert one.id == other.id
-                if bool(one.commands or one.variables) != bool(other.commands or other.variables):
-                    lost.add(one.id)
+            for step, other in zip(own.steps, read.steps, strict=True):
+                assert step.id == other.id
+                if bool(step.commands or step.variables) != bool(other.commands or other.variables):
+                    lost.add(step.id)
     assert lost == {"device-groups", "mig-uuid", "trim-ld-library-path"}
 
 
@@ -136,8 +138,8 @@ def test_every_way_in_gives_a_foreign_machine(tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     found = list(saved.machines((str(tmp_path),)))
-    assert {type(one.machine) for one in found} == {Foreign}
-    assert [one.name.rpartition("/")[2] for one in found] == sorted(texts)
+    assert {type(entry.machine) for entry in found} == {Foreign}
+    assert [entry.name.rpartition("/")[2] for entry in found] == sorted(texts)
 
 
 def test_a_recording_is_foreign_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +186,7 @@ def test_the_index_of_a_company_is_named_in_a_comment_only() -> None:
 
 def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -> None:
     plans = (pipeline.judge(foreign(factfile.from_document(base))).plan for base in forged.bases())
-    steps = [step for one in plans for step in one.steps if step.id == "trim-ld-library-path"]
+    steps = [step for made in plans for step in made.steps if step.id == "trim-ld-library-path"]
     left = [step for step in steps if not step.variables]
     assert left
     assert all(not step.commands and NOT_TAKEN in (step.note or "") for step in left)
@@ -208,16 +210,16 @@ def test_pasted_reports_choose_nothing_either() -> None:
         for old, new in SWAPS:
             machine = foreign(read_report(text.replace(old, new).encode(), knowledge.load()))
             found = forged.faults_of(machine, turn)
-            # The commands that ask for more are rows of the tables, with words of their own.
-            assert not [one for one in found if one.kind in ("mark", "host", "package")]
+            # The commands that ask for more facts are rows of the tables and have their own words.
+            assert not [fault for fault in found if fault.kind in ("mark", "host", "package")]
 
 
 def strings(plain: Any) -> Iterator[str]:
     if isinstance(plain, str) and len(plain) > 40:
         yield plain
     elif isinstance(plain, (dict, list)):
-        for one in plain.values() if isinstance(plain, dict) else plain:
-            yield from strings(one)
+        for value in plain.values() if isinstance(plain, dict) else plain:
+            yield from strings(value)
 
 
 # --- hosts, types, limits --------------------------------------------------------------------

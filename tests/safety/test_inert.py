@@ -42,11 +42,11 @@ EACH = 2
 
 
 def variants(name: str) -> Iterator[Machine]:
-    """The machine with all poisoned at once, then with one place after the other."""
+    """The machine with every place poisoned, then with one place at a time."""
     machine = carrier(name)
     yield poison.everywhere(machine)
     start = sum(map(ord, name))
-    places = [one for one in poison.places(machine) if told_of(one)]
+    places = [path for path in poison.places(machine) if told_of(path)]
     for number in range(start, start + EACH):
         place = places[number * 13 % len(places)]
         yield poison.poisoned(machine, place, poison.WORDS[number % len(poison.WORDS)], number)
@@ -100,34 +100,42 @@ def check_script(judged: pipeline.Judged) -> None:
         words = shell_of(name)
         known = {words.command(argv) for step in judged.plan.steps for argv in step.commands}
         known |= {
-            words.variable(*one) for step in judged.plan.steps for one in step.variables.items()
+            words.variable(*variable)
+            for step in judged.plan.steps
+            for variable in step.variables.items()
         }
         known |= {"", *words.start(text), *words.start(text, apart=True)}
-        strange = [one for one in text.split("\n") if not one.startswith("#") and one not in known]
+        strange = [
+            line for line in text.split("\n") if not line.startswith("#") and line not in known
+        ]
         assert not strange
 
 
 def check_markdown(shown: Report) -> None:
     text = markdown.report(pipeline.shareable(shown))
     assert_calm(text)
-    blocks = [one for one in MARKDOWN.parse(text) if one.nesting >= 0]
-    kinds = [one.type for one in blocks]
-    roots = [one for one in summary.shown_findings(shown) if not one.because_of]
+    blocks = [token for token in MARKDOWN.parse(text) if token.nesting >= 0]
+    kinds = [block.type for block in blocks]
+    roots = [finding for finding in summary.shown_findings(shown) if not finding.because_of]
     of_report = shown.machine.look == "report"
-    told = [one for one in roots if one.severity is not Severity.INFO or of_report]
-    steps = [step for one in told for step in shown.plan.steps if one.cause in step.cures]
-    first = shown.diagnosis.primary or summary.outside(shown)  # told without a heading
+    detailed = [finding for finding in roots if finding.severity is not Severity.INFO or of_report]
+    steps = [
+        step for finding in detailed for step in shown.plan.steps if finding.cause in step.cures
+    ]
+    first = shown.diagnosis.primary or summary.outside(shown)  # shown without a heading
     asked = bool(shown.diagnosis.next_command)
     assert set(kinds) <= ALLOWED
-    assert kinds.count("heading_open") == sum(one.cause != first for one in roots)
-    assert kinds.count("table_open") == sum(bool(summary.evidence_rows(one)) for one in told)
-    assert kinds.count("fence") == asked + sum(len(fences(one, shown.machine)) for one in steps)
-    assert [one.content.strip() for one in blocks if one.type == "html_block"] == [
+    assert kinds.count("heading_open") == sum(finding.cause != first for finding in roots)
+    assert kinds.count("table_open") == sum(
+        bool(summary.evidence_rows(finding)) for finding in detailed
+    )
+    assert kinds.count("fence") == asked + sum(len(fences(step, shown.machine)) for step in steps)
+    assert [block.content.strip() for block in blocks if block.type == "html_block"] == [
         "<details><summary>the machine</summary>",
         "</details>",
     ]
-    for one in blocks:
-        check_inline(one.children or ())
+    for block in blocks:
+        check_inline(block.children or ())
     check_tables(text)
 
 
@@ -142,19 +150,19 @@ def fences(step: object, machine: Machine) -> list[object]:
     from cudadoctor.model.findings import Step
 
     assert isinstance(step, Step)
-    edits = [one for one in step.edits if one.what.splitlines()]
+    edits = [edit for edit in step.edits if edit.what.splitlines()]
     return [*edits, *([1] if shells.step_lines(step, machine) else [])]
 
 
 def check_inline(children: object) -> None:
     allowed = {"text", "code_inline", "softbreak", "strong_open", "strong_close", "text_special"}
-    for one in children:  # type: ignore[attr-defined]
-        if one.type == "html_inline":
-            assert one.content in ("<sub>", "</sub>")
+    for child in children:  # type: ignore[attr-defined]
+        if child.type == "html_inline":
+            assert child.content in ("<sub>", "</sub>")
         else:
-            assert one.type in allowed, one
-        if one.type == "text":
-            assert not LINKED.search(one.content), one.content
+            assert child.type in allowed, child
+        if child.type == "text":
+            assert not LINKED.search(child.content), child.content
 
 
 def check_tables(text: str) -> None:

@@ -84,23 +84,23 @@ def secrets() -> tuple[str, ...]:
 
 def leaked(text: str | bytes) -> list[str]:
     whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    return [one for one in secrets() if one in whole]
+    return [secret for secret in secrets() if secret in whole]
 
 
 def everything(folder: Path) -> bytes:
-    """Every byte of a recording, what is in base64 also as it was."""
+    """Every byte of a recording; what is in base64 also decoded."""
     data = b""
-    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+    for path in sorted(file for file in folder.rglob("*") if file.is_file()):
         said = path.read_bytes()
         data += path.name.encode() + said
         data += base64.decodebytes(said) if path.suffix == ".b64" else b""
     return data
 
 
-def told(document: dict[str, Any]) -> tuple[Any, ...]:
-    """What a diagnosis comes down to."""
-    causes = [one["cause"] for one in document["findings"]]
-    steps = [one["id"] for one in document["plan"]["steps"]]
+def judgement(document: dict[str, Any]) -> tuple[Any, ...]:
+    """The verdict, the causes and the steps of a diagnosis."""
+    causes = [finding["cause"] for finding in document["findings"]]
+    steps = [step["id"] for step in document["plan"]["steps"]]
     return document["verdict"], document["primary"], causes, steps
 
 
@@ -129,7 +129,7 @@ def test_what_a_planted_host_saves_is_judged_as_the_host_itself(
     for saved in (facts, folder):
         words = ("check", "--json", "--from", str(saved))
         there = json.loads(cudadoctor(*words, env=planted, cwd=tmp_path).stdout)
-        assert told(there) == told(here)
+        assert judgement(there) == judgement(here)
     words = ("check", "--json", "--from", str(facts))
     plan = json.loads(cudadoctor(*words, env=planted, cwd=tmp_path).stdout)["plan"]
     commands = [argv for step in plan["steps"] for argv in step["commands"] if "pip" in argv]
@@ -160,7 +160,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def assert_nothing_ran(tmp_path: Path) -> None:
-    assert not [one for one in tmp_path.rglob("*") if one.name.startswith("PWNED")]
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith("PWNED")]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "pwsh"])
@@ -181,8 +181,8 @@ def test_the_printed_repair_calls_the_interpreter_of_a_hostile_folder_and_nothin
     ran = subprocess.run(argv, capture_output=True, env=env, cwd=tmp_path, timeout=60, check=False)
     assert ran.returncode == 0, (ran.stderr, printed.stdout)
     said = [line.split("\0") for line in (tmp_path / "said").read_text().splitlines()]
-    assert {Path(one[0]) for one in said} == {hostile / "bin" / "python"}
-    assert any("install" in one for one in said)
+    assert {Path(call[0]) for call in said} == {hostile / "bin" / "python"}
+    assert any("install" in call for call in said)
     assert_nothing_ran(tmp_path)
 
 

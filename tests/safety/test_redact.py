@@ -72,19 +72,19 @@ def test_driver_versions_are_no_addresses() -> None:
 
 
 def _words_of_facts() -> set[str]:
-    """Every word that a field of the facts is limited to."""
+    """Every literal value that a field of the facts may have."""
 
     def within(kind: object) -> Iterator[str]:
         if get_origin(kind) is Literal:
-            yield from (one for one in get_args(kind) if isinstance(one, str))
+            yield from (word for word in get_args(kind) if isinstance(word, str))
         elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             for field in msgspec.structs.fields(kind):
                 yield from within(field.type)
         else:
-            for one in get_args(kind):
-                yield from within(one)
+            for part in get_args(kind):
+                yield from within(part)
 
-    return {one for one in within(Machine) if one}
+    return {word for word in within(Machine) if word}
 
 
 @pytest.mark.parametrize("host", sorted(_words_of_facts() | {"ubuntu", "fedora", "torch", "numpy"}))
@@ -95,7 +95,9 @@ def test_a_host_that_is_called_like_a_word_of_the_facts_takes_none_away(host: st
     assert again.platform == machine.platform
     assert again.packages is not None
     assert machine.packages is not None
-    assert [one.name for one in again.packages] == [one.name for one in machine.packages]
+    assert [package.name for package in again.packages] == [
+        package.name for package in machine.packages
+    ]
     kb = knowledge.load()
     assert diagnose(again, kb).verdict == diagnose(machine, kb).verdict
     assert diagnose(again, kb).primary == diagnose(machine, kb).primary
@@ -113,7 +115,7 @@ def test_what_only_looks_like_a_name_stays() -> None:
         "/home/ubuntu/x /root/y /usr/local/lib/python3.11 /Users/Shared/z https://pypi.org/simple",
         "Author: PyTorch Team, token: <pad>, key: value, CUDNN_VERSION=9.1.0.70, 12:34:56",
     )
-    machine = Machine(gaps=tuple(Gap(fact="packages", why=one) for one in texts))
+    machine = Machine(gaps=tuple(Gap(fact="packages", why=text) for text in texts))
     redactor = Redactor(machine)
     assert tuple(map(redactor.text, texts)) == texts
 
@@ -124,7 +126,7 @@ def test_one_host_and_one_user_have_one_pseudonym_in_every_spelling() -> None:
         "node7:1:2 [0] NCCL INFO",
         "/home/balder/x C:\\Users\\Balder\\y",
     )
-    machine = Machine(gaps=tuple(Gap(fact="packages", why=one) for one in texts))
+    machine = Machine(gaps=tuple(Gap(fact="packages", why=text) for text in texts))
     redactor = Redactor(machine)
     assert tuple(map(redactor.text, texts)) == (
         "<user-1>@<host-1>:~$ ssh <host-1>",

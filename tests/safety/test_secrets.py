@@ -20,7 +20,7 @@ from cudadoctor.render import json_v1, markdown, terminal
 
 SCENARIOS = scenario_paths()
 MACHINES = sorted(path.stem for path in (HERE / "machines").glob("*.json"))
-TEXTS = tuple(one.text for one in ALL)
+TEXTS = tuple(planted.text for planted in ALL)
 OPEN_KEYS = ("plan", "examined", "next_command")
 """What a program must be able to run stands unredacted in JSON."""
 
@@ -76,30 +76,30 @@ def test_no_secret_is_shown_and_a_redacted_document_is_judged_the_same(name: str
     first = pipeline.judge(machine)
     report = pipeline.report(first)
     document = json_v1.report(report)
-    told = {key: value for key, value in document.items() if key not in OPEN_KEYS}
-    assert leaked(json.dumps(told, ensure_ascii=False)) == []
+    closed = {key: value for key, value in document.items() if key not in OPEN_KEYS}
+    assert leaked(json.dumps(closed, ensure_ascii=False)) == []
     assert leaked(markdown.report(pipeline.shareable(report))) == []
     diagnosis = msgspec.structs.replace(report.diagnosis, next_command=None)
     without_plan = msgspec.structs.replace(report, plan=Plan(), diagnosis=diagnosis)
     layout = terminal.Layout(width=400, verbose=True)
-    assert leaked("\n".join(one.text for one in terminal.report(without_plan, layout))) == []
+    assert leaked("\n".join(line.text for line in terminal.report(without_plan, layout))) == []
     assert leaked("\n".join(terminal.not_checked(report, layout))) == []
     facts = factfile.dumps(Redactor(machine).machine(machine))
     assert leaked(facts) == []
     second = pipeline.judge(factfile.loads(facts))
-    assert [one.cause for one in first.diagnosis.findings] == [
-        one.cause for one in second.diagnosis.findings
+    assert [finding.cause for finding in first.diagnosis.findings] == [
+        finding.cause for finding in second.diagnosis.findings
     ]
     assert first.diagnosis.primary == second.diagnosis.primary
     assert first.diagnosis.verdict == second.diagnosis.verdict
-    assert [one.id for one in first.plan.steps] == [one.id for one in second.plan.steps]
+    assert [step.id for step in first.plan.steps] == [step.id for step in second.plan.steps]
 
 
 def test_full_hides_nothing() -> None:
     machine = sick("rtx4090-linux")
-    told = json_v1.dumps(json_v1.report(pipeline.report(pipeline.judge(machine), full=True)))
-    for one in (USER, HOST, GPU, "hunter2222!"):
-        assert one in told
+    text = json_v1.dumps(json_v1.report(pipeline.report(pipeline.judge(machine), full=True)))
+    for word in (USER, HOST, GPU, "hunter2222!"):
+        assert word in text
 
 
 LONG = ("a@", "token_", "://a:", "/home/", "C:\\Users\\", "ssh a@", "fe80::", "1.2.3.", "[a@b ")

@@ -27,10 +27,10 @@ def measured(workload: str, *techniques: str, ratio: float = 1.0) -> Measured:
 
 
 def gain(technique: str, ratio: float, low: float, high: float, verdict: str = "") -> Gain:
-    told = verdict or ("faster" if low > 1.01 else "slower" if high < 0.99 else "same")
+    judged = verdict or ("faster" if low > 1.01 else "slower" if high < 0.99 else "same")
     return Gain(
         technique=technique,
-        verdict=told,  # type: ignore[arg-type]
+        verdict=judged,  # type: ignore[arg-type]
         why="the interval says so",
         ratio=ratio,
         low=low,

@@ -130,21 +130,21 @@ _ALWAYS_TOLD = {"4": ESSENTIAL[:2], "15": ESSENTIAL, "16": ESSENTIAL, "18": ESSE
 
 
 def wrong(fault: Fault, seen: Seen) -> str | None:
-    """What is wrong with this judgement, None where nothing is."""
+    """What is wrong with the judgement of this fault, None if nothing is."""
     if silent := unexplained(seen.looked):
         return f"{fault}: not known, and nothing says why: {silent}"
     if fault.essential is False and len(seen.gpus) != fault.gpus:
         return f"{fault}: {len(seen.gpus)} GPUs are left"
-    told = seen.false_alarms()
+    alarms = seen.false_alarms()
     if fault == NO_INSTANCE._replace(gpus=fault.gpus):
-        return None if told == {"mig-misconfigured"} else f"{fault}: {told}"
+        return None if alarms == {"mig-misconfigured"} else f"{fault}: {alarms}"
     if fault.does in ("15", "16") and fault.function.startswith("nvmlDeviceGet"):
-        told -= {"gpu-lost"}
+        alarms -= {"gpu-lost"}
     if not fault.essential:
-        return f"{fault}: false alarm {told}" if told else None
+        return f"{fault}: false alarm {alarms}" if alarms else None
     fitting = ROOTS.get(fault.does, frozenset()) | {"unknown"}
-    if told - fitting:
-        return f"{fault}: {told} does not fit"
+    if alarms - fitting:
+        return f"{fault}: {alarms} does not fit"
     if fault.function in _ALWAYS_TOLD.get(fault.does, ()) and seen.alone.primary not in fitting:
         return f"{fault}: its cause is not told: {seen.alone.primary}"
     return None
@@ -205,17 +205,18 @@ def played(
 def all_injected(
     standins: StandIns, faults: Iterable[Fault], limit_s: float = LONG
 ) -> list[tuple[Fault, Seen]]:
-    """Many, on two cores at once."""
+    """Inject many faults, two at a time."""
     standins.nvml()
-    healthy_machine("h100x8-linux")  # msgspec prepares a class once, and not from two threads
+    # msgspec prepares each class on first use, and not safely from two threads.
+    healthy_machine("h100x8-linux")
     many = list(faults)
     with ThreadPoolExecutor(2) as pool:
-        seen = pool.map(lambda one: injected(standins, one, limit_s), many)
+        seen = pool.map(lambda fault: injected(standins, fault, limit_s), many)
         return list(zip(many, seen, strict=True))
 
 
 def _machine(looked: Looked, gpus: int, whole: bool, loaded: bool) -> Machine:
-    """A DGX H100 with so many of its GPUs. whole: libcuda and torch have answered as well."""
+    """A DGX H100 with this many GPUs. whole: libcuda and torch have answered as well."""
     base = healthy_machine("h100x8-linux")
     sections: dict[str, Any] = {
         name: value
@@ -225,7 +226,7 @@ def _machine(looked: Looked, gpus: int, whole: bool, loaded: bool) -> Machine:
     }
     driver = msgspec.structs.replace(base.driver, nvml=Nvml(), reported=None, cuda=None)
     sections["driver"] = driver
-    sections["pci"] = tuple(_placed(one, n) for n, one in enumerate((base.pci or ())[:gpus]))
+    sections["pci"] = tuple(_placed(device, n) for n, device in enumerate((base.pci or ())[:gpus]))
     if whole:
         counted = msgspec.structs.replace(base.driver.libcuda, count=gpus)
         sections["driver"] = msgspec.structs.replace(driver, libcuda=counted)

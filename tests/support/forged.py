@@ -102,42 +102,42 @@ def fields(kind: Any = Machine, path: TypePath = ()) -> tuple[tuple[TypePath, An
 
 
 def _fields(kind: Any, path: TypePath) -> Iterator[tuple[TypePath, Any]]:
-    for one in _kinds(kind):
-        if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            for field in msgspec.structs.fields(one):
+    for member in _kinds(kind):
+        if isinstance(member, type) and issubclass(member, msgspec.Struct):
+            for field in msgspec.structs.fields(member):
                 yield from _fields(field.type, (*path, field.name))
-        elif get_origin(one) is tuple:
-            yield from _fields(get_args(one)[0], (*path, "*"))
-        elif get_origin(one) is dict:
+        elif get_origin(member) is tuple:
+            yield from _fields(get_args(member)[0], (*path, "*"))
+        elif get_origin(member) is dict:
             yield (*path, "#"), str
-            yield from _fields(get_args(one)[1], (*path, "*"))
-        elif one in (str, Version, DriverVersion):
-            yield path, one
+            yield from _fields(get_args(member)[1], (*path, "*"))
+        elif member in (str, Version, DriverVersion):
+            yield path, member
 
 
 def blank(kind: Any, payload: Any) -> Any:
-    """The least that such a fact can be."""
-    for one in _kinds(kind):
-        if isinstance(one, type) and issubclass(one, msgspec.Struct):
-            needed = [field for field in msgspec.structs.fields(one) if field.required]
+    """The smallest value that a fact of this kind can have."""
+    for member in _kinds(kind):
+        if isinstance(member, type) and issubclass(member, msgspec.Struct):
+            needed = [field for field in msgspec.structs.fields(member) if field.required]
             return {field.name: blank(field.type, payload) for field in needed}
-        if get_origin(one) is Literal:
-            return get_args(one)[0]
-        if one in (Version, DriverVersion):
+        if get_origin(member) is Literal:
+            return get_args(member)[0]
+        if member in (Version, DriverVersion):
             return "535.1"
-        if one is str:
+        if member is str:
             return payload
-        if one in (int, float):
+        if member in (int, float):
             return 0
-        if one is bool:
+        if member is bool:
             return False
-        if get_origin(one) in (tuple, dict):
-            return [] if get_origin(one) is tuple else {}
+        if get_origin(member) in (tuple, dict):
+            return [] if get_origin(member) is tuple else {}
     return None
 
 
 def planted(plain: dict[str, Any], path: TypePath, payload: Any, how: int = 2) -> dict[str, Any]:
-    """The document with the payload there: behind what stood there, before it, or alone."""
+    """The document with the payload at that path: after the old value, before it, or alone."""
     plain = json.loads(json.dumps(plain))
     place: Any = plain
     kind: Any = Machine
@@ -148,13 +148,17 @@ def planted(plain: dict[str, Any], path: TypePath, payload: Any, how: int = 2) -
             kind = next(f.type for f in msgspec.structs.fields(struct) if f.name == part)
             key: Any = part
         elif isinstance(place, dict):
-            _, kind = next(get_args(one) for one in _kinds(kind) if get_origin(one) is dict)
+            _, kind = next(
+                get_args(member) for member in _kinds(kind) if get_origin(member) is dict
+            )
             key = payload if part == "#" else next(iter(place), "CUDA_HOME")
             if part == "#":
                 place[str(key)] = blank(kind, "x")
                 return plain
         else:
-            kind = next(get_args(one)[0] for one in _kinds(kind) if get_origin(one) is tuple)
+            kind = next(
+                get_args(member)[0] for member in _kinds(kind) if get_origin(member) is tuple
+            )
             key = how % len(place) if place else 0
             if not place:
                 place.append(blank(kind, payload))
@@ -171,14 +175,16 @@ def planted(plain: dict[str, Any], path: TypePath, payload: Any, how: int = 2) -
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:
-    """The members of a union but for None, else the type itself."""
+    """The members of a union except None; of any other type, the type itself."""
     if get_origin(kind) in (Union, UnionType):
-        return tuple(one for one in get_args(kind) if one is not type(None))
+        return tuple(member for member in get_args(kind) if member is not type(None))
     return (kind,)
 
 
 def _one_of(kind: Any, base: type) -> Any:
-    kinds = (one for one in _kinds(kind) if isinstance(one, type) and issubclass(one, base))
+    kinds = (
+        member for member in _kinds(kind) if isinstance(member, type) and issubclass(member, base)
+    )
     return next(kinds, None)
 
 
@@ -187,7 +193,7 @@ def bases() -> tuple[dict[str, Any], ...]:
     """Documents of sick machines and of healthy ones, one after the other."""
     sick = [read_scenario(path).machine for path in scenario_paths()]
     sound = [healthy_machine(path.stem) for path in sorted((HERE / "machines").glob("*.json"))]
-    return tuple(json.loads(factfile.dumps(one)) for one in (*sick, *sound))
+    return tuple(json.loads(factfile.dumps(machine)) for machine in (*sick, *sound))
 
 
 def documents(number: int, seed: int, wrong: float = 0.15) -> Iterator[dict[str, Any]]:
@@ -261,7 +267,7 @@ def is_known(name: str) -> bool:
 def _texts() -> str:
     package = Path(pipeline.__file__).parent
     folders = ("knowledge/tables", "plan/remedies", "installers", "rules")
-    paths = (path for one in folders for path in sorted((package / one).rglob("*")))
+    paths = (path for folder in folders for path in sorted((package / folder).rglob("*")))
     kept = (path for path in paths if path.suffix in (".json", ".py", ".toml"))
     return "\n".join(path.read_text(encoding="utf-8") for path in kept)
 
@@ -307,7 +313,7 @@ def _of_command(argv: list[str], where: str, line: str) -> Iterator[Fault]:
 def runnable(
     judged: pipeline.Judged, shell: ShellName, turn: int
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """(where, line, words where they are known) of all that a reader might run."""
+    """(where, line, words if known) of everything that a reader might run."""
     machine, plan = judged.machine, judged.plan
     for step in plan.steps:
         for argv in step.commands:
@@ -328,9 +334,9 @@ def runnable(
         for block in MarkdownIt("commonmark").parse(markdown.report(report)):
             if block.type == "fence":
                 lines = block.content.rstrip("\n").split("\n")
-                kept = [one for one in lines if block.info == "sh"]
+                kept = [line for line in lines if block.info == "sh"]
                 yield from _lines("markdown", kept, _usual(machine))
-                yield from (("edit", one, []) for one in lines if not block.info)
+                yield from (("edit", line, []) for line in lines if not block.info)
     green = [
         text.strip()
         for line in terminal.report(shown, terminal.Layout(width=80))

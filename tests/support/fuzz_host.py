@@ -47,19 +47,19 @@ class BabblingHost:
         return self._part(question).decode("utf-8", "replace")
 
     def _names(self, question: str) -> tuple[str, ...]:
-        """Names of files, which can hold any byte but two."""
+        """File names, which can hold any byte but two."""
         text = self._part(question)[:4096].replace(b"/", b"\n").replace(b"\0", b"\n")
         names = text.decode("utf-8", "surrogateescape").split("\n")
-        kept = (one[:_LONGEST_NAME] for one in names if one not in ("", ".", ".."))
+        kept = (name[:_LONGEST_NAME] for name in names if name not in ("", ".", ".."))
         return tuple(sorted(dict.fromkeys(kept)))[:_MOST_NAMES]
 
     @property
     def env(self) -> Mapping[str, str]:
-        told = {}
+        variables = {}
         for name in _VARIABLES:
             value = self._part(name)[:4096].replace(b"\0", b"")
-            told[name] = value.decode("utf-8", "surrogateescape")
-        return {"HOME": "/home/ada", "PATH": "/usr/bin", **told}
+            variables[name] = value.decode("utf-8", "surrogateescape")
+        return {"HOME": "/home/ada", "PATH": "/usr/bin", **variables}
 
     @property
     def system(self) -> str:

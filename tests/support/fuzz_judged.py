@@ -44,17 +44,17 @@ def _healthy() -> Machine:
 
 
 def machine_with(text: str) -> Machine:
-    """A sound machine with parts of the text wherever a fact is free text."""
+    """A healthy machine with parts of the text wherever a fact is free text."""
     m, parts = _healthy(), [*text.split("\x1d"), text]
-    told = {name: parts[n % len(parts)][:4096] for n, name in enumerate(_VARIABLES)}
-    lines = tuple(one[:400] for one in text.splitlines()[:40])
+    variables = {name: parts[n % len(parts)][:4096] for n, name in enumerate(_VARIABLES)}
+    lines = tuple(line[:400] for line in text.splitlines()[:40])
     assert m.torch.imported is not None
     imported = msgspec.structs.replace(m.torch.imported, cuda_error=parts[0], error=parts[-1])
     torch = msgspec.structs.replace(m.torch, imported=imported, requires=lines)
     extra = Distribution(name=parts[0][:60], version=parts[-1][:60], requires=lines)
     return msgspec.structs.replace(
         m,
-        env=told,
+        env=variables,
         torch=torch,
         packages=(*_with_versions(m, parts), extra),
         driver=msgspec.structs.replace(m.driver, log=lines),
@@ -64,12 +64,12 @@ def machine_with(text: str) -> Machine:
 
 
 def _with_versions(m: Machine, parts: list[str]) -> tuple[Distribution, ...]:
-    """The packages of a machine and what is often beside torch, every other with a part for its
-    version, which metadata can hold."""
+    """The packages of a machine and common companions, every other with a part as its version."""
     known = list(m.packages or ()) + [Distribution(name=name, version="1.0") for name in _BESIDE]
     kept = parts[0][:60] or "1.0"
     return tuple(
-        msgspec.structs.replace(one, version=kept) if n % 2 else one for n, one in enumerate(known)
+        msgspec.structs.replace(package, version=kept) if n % 2 else package
+        for n, package in enumerate(known)
     )
 
 

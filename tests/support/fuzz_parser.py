@@ -38,7 +38,7 @@ def run(parser: Parser, data: bytes) -> None:
 
 
 def check(value: object) -> None:
-    """Whether a document can hold these facts and gives them back."""
+    """Check that a document can hold these facts and returns them unchanged."""
     if isinstance(value, Looked):
         value = assembled([value])
     if isinstance(value, Machine):
@@ -54,8 +54,8 @@ def check(value: object) -> None:
     elif isinstance(value, dict):
         check(tuple(value.values()))
     elif isinstance(value, (tuple, list)):
-        for one in value:
-            check(one)
+        for item in value:
+            check(item)
     elif isinstance(value, int):
         assert -(1 << 63) <= value < 1 << 63, "no JSON holds this number"
     elif isinstance(value, (Version, versions.DriverVersion)):

@@ -196,9 +196,9 @@ def _argv(text: str) -> object:
 
 
 def _secret(data: bytes) -> object:
-    """What a record hides: the names are those of the machine that the text itself is from."""
+    """What a record hides; the names are those of the machine that the text describes."""
     text = any_text(data)
-    words = [*(one[:64] for one in text_of(data).split()[:3]), "", "", ""]
+    words = [*(word[:64] for word in text_of(data).split()[:3]), "", "", ""]
     identity = Identity(user=words[0] or None, home=f"/home/{words[1]}", host=words[2] or None)
     words_of = Concealer(Machine(identity=identity, gpus=(Gpu(index=0, uuid=words[0] or None),)))
     found = [words_of.output(text, source) for source in ("", "/etc/passwd", "pip.conf", "dmesg")]

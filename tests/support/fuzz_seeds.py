@@ -213,18 +213,18 @@ def binaries() -> tuple[bytes, ...]:
 
 
 def as_lines(rows: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(one) + "\n" for one in rows).encode()
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def _literals() -> list[str]:
-    """The longer literals of the modules that test parsers, which are texts of real hosts."""
+    """The longer literals in the tests of the parsers, which are texts of real hosts."""
     found = []
     for pattern in _MODULES:
         for path in sorted(HERE.glob(pattern)):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found.append(node.value)
-    return [one for one in found if _SHORTEST <= len(one) <= _LONGEST]
+    return [text for text in found if _SHORTEST <= len(text) <= _LONGEST]
 
 
 # --- damage -----------------------------------------------------------------------------------
@@ -305,11 +305,11 @@ def shaken(data: bytes, at: int, which: int) -> bytes:
 
 
 def _odd(value: Any, at: int, which: int) -> Any:
-    """The value with one part of it odd; the numbers lead to the part."""
+    """The value with one part made odd; the numbers select the part."""
     if isinstance(value, dict) and value:
         key = list(value)[at % len(value)]
         if which % 9 == 0:
-            return {name: one for name, one in value.items() if name != key}
+            return {name: item for name, item in value.items() if name != key}
         return value | {key: _odd(value[key], at // len(value), which)}
     if isinstance(value, list) and value and which % 2:
         place = at % len(value)

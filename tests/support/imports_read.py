@@ -23,8 +23,8 @@ class Module(NamedTuple):
 
     @property
     def foreign(self) -> set[str]:
-        """The packages that are not ours, by their first name."""
-        return {one.split(".")[0] for one in self.all} - {NAME, "__future__"}
+        """The top-level names of imported packages that are not ours."""
+        return {name.split(".")[0] for name in self.all} - {NAME, "__future__"}
 
 
 def modules() -> dict[str, Module]:
@@ -41,8 +41,8 @@ def _name(path: Path) -> str:
 def _module(name: str, path: Path, paths: Mapping[str, Path]) -> Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    early = {one for found in _run_at_once(tree) for one in _names(found, package, paths)}
-    anywhere = {one for found in _walked(tree) for one in _names(found, package, paths)}
+    early = {imported for found in _run_at_once(tree) for imported in _names(found, package, paths)}
+    anywhere = {imported for found in _walked(tree) for imported in _names(found, package, paths)}
     return Module(name, path, frozenset(early), frozenset(anywhere))
 
 
@@ -74,22 +74,24 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _names(node: ast.AST, package: str, paths: Mapping[str, Path]) -> Iterator[str]:
-    """What an import statement names: ours as `cudadoctor.model.machine`, whatever its spelling."""
+    """What an import statement names; ours in full, such as `cudadoctor.model.machine`."""
     if isinstance(node, ast.Import):
-        yield from (one.name for one in node.names)
+        yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         origin = node.module or ""
         if node.level:
             parts = package.split(".")[: len(package.split(".")) - node.level + 1]
             origin = ".".join([NAME, *parts, *([origin] if origin else [])])
-        for one in node.names:
-            inner = f"{origin}.{one.name}"
+        for alias in node.names:
+            inner = f"{origin}.{alias.name}"
             yield inner if inner.removeprefix(f"{NAME}.") in paths else origin
 
 
 def ours(names: frozenset[str]) -> set[str]:
-    """Those of the package, without its name; `` is the package itself."""
-    return {one.removeprefix(NAME).removeprefix(".") for one in names if one.split(".")[0] == NAME}
+    """The modules of our package, without its name; `` is the package itself."""
+    return {
+        name.removeprefix(NAME).removeprefix(".") for name in names if name.split(".")[0] == NAME
+    }
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:

@@ -25,16 +25,16 @@ hip: Optional[str] = {hip!r}
 
 
 def pythons() -> list[str]:
-    """Every Python 3 of pyenv here, else the one that runs the tests."""
-    found = sorted(str(one) for one in PYENV.glob("3.*/bin/python"))
+    """Every Python 3 of pyenv, or the one that runs the tests if there is none."""
+    found = sorted(str(path) for path in PYENV.glob("3.*/bin/python"))
     return found or [sys.executable]
 
 
 def oldest(*versions: str) -> str:
-    """A Python of one of these versions; the test is skipped where there is none."""
+    """A Python of one of these versions; the test is skipped if there is none."""
     for version in versions:
-        for one in PYENV.glob(f"{version}.*/bin/python"):
-            return str(one)
+        for path in PYENV.glob(f"{version}.*/bin/python"):
+            return str(path)
     pytest.skip(f"no Python {' or '.join(versions)} in {PYENV}")
 
 
@@ -56,7 +56,7 @@ def plant(
     folder = entry / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
     lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}"]
-    lines += [f"Requires-Dist: {one}" for one in requires]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
     (folder / "METADATA").write_text("\n".join(lines) + "\n\nRequires-Dist: not-a-header\n")
     if installer:
         (folder / "INSTALLER").write_text(f"{installer}\n")
@@ -97,7 +97,7 @@ def look(python: Path | str) -> Looked:
 def copies(looked: Looked) -> list[tuple[str, str | None]]:
     """Kind and version of the copies of torch, in order of the path."""
     found: tuple[TorchCopy, ...] = looked.facts["torch.copies"]
-    return [(one.kind, one.version) for one in found]
+    return [(manager.kind, manager.version) for manager in found]
 
 
 def machine(looked: Looked) -> Machine:

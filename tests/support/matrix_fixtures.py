@@ -159,7 +159,11 @@ def _version(text: str) -> Any:
 def _carriers() -> tuple[tuple[str, Machine], ...]:
     """The machines of all scenarios in which something is found."""
     read = (read_scenario(path) for path in scenario_paths())
-    return tuple((one.name, one.machine) for one in read if one.expect.findings or one.expect.infos)
+    return tuple(
+        (scenario.name, scenario.machine)
+        for scenario in read
+        if scenario.expect.findings or scenario.expect.infos
+    )
 
 
 def advice(platform: str) -> Iterator[Advice]:

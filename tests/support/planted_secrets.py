@@ -24,7 +24,7 @@ class Planted(NamedTuple):
 
 
 def planted(text: str, *secrets: str) -> Planted:
-    assert all(one in text for one in secrets), (text, secrets)
+    assert all(secret in text for secret in secrets), (text, secrets)
     return Planted(text, secrets)
 
 
@@ -154,14 +154,14 @@ def moved(machine: Machine) -> Machine:
 
 
 def with_texts(machine: Machine, texts: tuple[str, ...]) -> Machine:
-    """The machine with these texts where errors and logs stand, and the variables that tell."""
+    """The machine with these texts as errors and logs, and with the variables that hold secrets."""
     data: dict[str, Any] = json.loads(factfile.dumps(machine))
     env = data.get("env") or {}
-    variables = {name: one.text for name, one in VARIABLES.items() if name not in env}
+    variables = {name: variable.text for name, variable in VARIABLES.items() if name not in env}
     data["env"] = variables | env
     whole = "\n".join(texts)
     data["driver"] = data.get("driver", {}) | {"log": [*data["driver"].get("log", []), *texts]}
-    gaps = [{"fact": "limits.interfaces", "why": one, "asked": False} for one in texts]
+    gaps = [{"fact": "limits.interfaces", "why": text, "asked": False} for text in texts]
     data["gaps"] = [*data.get("gaps", []), *gaps]
     data["symptoms"] = [*(data.get("symptoms") or []), {"key": "planted", "text": whole}]
     data.setdefault("origins", {})["limits.shm_bytes"] = texts[-1]
@@ -178,16 +178,16 @@ def with_texts(machine: Machine, texts: tuple[str, ...]) -> Machine:
 
 
 def gaps_of(*texts: str) -> tuple[Gap, ...]:
-    return tuple(Gap(fact="driver.log", why=one) for one in texts)
+    return tuple(Gap(fact="driver.log", why=text) for text in texts)
 
 
 def all_secrets() -> tuple[str, ...]:
-    """Everything that may not be read anywhere."""
-    found = [*OWN, *(one for each in ALL for one in each.secrets)]
-    found += [one for each in VARIABLES.values() for one in each.secrets]
+    """Everything that must not appear in any output."""
+    found = [*OWN, *(secret for each in ALL for secret in each.secrets)]
+    found += [secret for each in VARIABLES.values() for secret in each.secrets]
     return tuple(dict.fromkeys(found))
 
 
 def leaked(text: str) -> list[str]:
-    """The secrets that can be read in a text."""
-    return [one for one in all_secrets() if one in text]
+    """The secrets that appear in a text."""
+    return [secret for secret in all_secrets() if secret in text]

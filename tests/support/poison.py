@@ -41,19 +41,23 @@ def leaves(kind: Any, path: tuple[Any, ...], data: Any) -> Iterator[tuple[Any, .
 
     Keys of tables count too: their path ends with None.
     """
-    for one in (kind, *get_args(kind)):
-        if isinstance(one, type) and issubclass(one, msgspec.Struct) and isinstance(data, dict):
-            for field in msgspec.structs.fields(one):
+    for member in (kind, *get_args(kind)):
+        if (
+            isinstance(member, type)
+            and issubclass(member, msgspec.Struct)
+            and isinstance(data, dict)
+        ):
+            for field in msgspec.structs.fields(member):
                 if field.name in data:
                     yield from leaves(field.type, (*path, field.name), data[field.name])
-        elif get_origin(one) is tuple and isinstance(data, (list, tuple)):
+        elif get_origin(member) is tuple and isinstance(data, (list, tuple)):
             for number, item in enumerate(data):
-                yield from leaves(get_args(one)[0], (*path, number), item)
-        elif get_origin(one) is dict and isinstance(data, dict):
+                yield from leaves(get_args(member)[0], (*path, number), item)
+        elif get_origin(member) is dict and isinstance(data, dict):
             yield (*path, None)
             for key, item in data.items():
-                yield from leaves(get_args(one)[1], (*path, key), item)
-        elif one is str and isinstance(data, str):
+                yield from leaves(get_args(member)[1], (*path, key), item)
+        elif member is str and isinstance(data, str):
             yield path
 
 

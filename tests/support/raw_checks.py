@@ -18,17 +18,19 @@ def told_as(
     beside: tuple[str, ...] = (),
     depth: Literal["fast", "no-smoke"] = "fast",
 ) -> Finding:
-    """That cause is the one root, each piece of its evidence was seen, and nothing stands beside.
+    """The cause is the only root, each piece of its evidence was seen, and nothing else is found.
 
-    folded: what has to be told too, as a consequence. beside: a second fault that is really there.
+    folded: what must also be reported, as a consequence. beside: a second fault that is present.
     """
     found = host.diagnosed(depth)
     assert (found.primary, found.verdict) == (cause, verdict), shown(found)
     assert standing(found) == [cause, *beside], shown(found)
-    assert set(folded) <= {one.cause for one in found.findings if one.because_of}, shown(found)
-    first = next(one for one in found.findings if one.cause == cause)
+    assert set(folded) <= {finding.cause for finding in found.findings if finding.because_of}, (
+        shown(found)
+    )
+    first = next(finding for finding in found.findings if finding.cause == cause)
     assert first.evidence
-    assert not [one.fact for one in first.evidence if one.value == "not known"]
+    assert not [evidence.fact for evidence in first.evidence if evidence.value == "not known"]
     assert "{" not in first.title + first.why
     assert first.remedies
     return first
@@ -47,6 +49,7 @@ def standing(found: Diagnosis) -> list[str]:
 
 
 def shown(found: Diagnosis) -> str:
-    """The diagnosis in short, for a test that fails."""
-    told = [(f.cause, f.severity.name, f.because_of, f.evidence) for f in found.findings]
-    return f"{found.verdict}: {told}; open: {[one for one in found.undecided if one.matters]}"
+    """The diagnosis in brief, for the message of a failing test."""
+    findings = [(f.cause, f.severity.name, f.because_of, f.evidence) for f in found.findings]
+    undecided = [cause for cause in found.undecided if cause.matters]
+    return f"{found.verdict}: {findings}; open: {undecided}"

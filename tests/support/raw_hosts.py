@@ -119,10 +119,10 @@ class RawHost:
     def listing(self, path: str) -> Listing:
         if f"{path}/".startswith(self._open):
             return self.real.listing(path)
-        told = self.told.listing(path)
+        recorded = self.told.listing(path)
         if path not in _LOADER:
-            return told
-        names = {*told.names, *(n for n in self.real.listing(path).names if _is_library(n))}
+            return recorded
+        names = {*recorded.names, *(n for n in self.real.listing(path).names if _is_library(n))}
         return Listing(names=tuple(sorted(n for n in names if not self._gone(f"{path}/{n}"))))
 
     def stat(self, path: str) -> Stat:
@@ -193,7 +193,7 @@ class RawHost:
         env: Mapping[str, str],
         on_line: OnLine | None,
     ) -> Ran:
-        """The real script, with a library of C in the place of the driver's."""
+        """Run the real script with a C library in place of the driver's."""
         clean = not _UNCLEAN.intersection(env)
         if self.hangs:
             return cut_short({"kind": "calling", "call": "nvmlInitWithFlags"}, silent_s=timeout_s)
@@ -218,7 +218,7 @@ class RawHost:
         elif on_line:
             for line in ran.stdout.splitlines():
                 on_line(line)
-        real = next(str(one) for one in folder.iterdir() if not one.is_symlink())
+        real = next(str(path) for path in folder.iterdir() if not path.is_symlink())
         text = ran.stdout.replace(real, shown)
         return msgspec.structs.replace(ran, stdout=text)
 
@@ -226,7 +226,8 @@ class RawHost:
     def nvml_path(self) -> str:
         links = (f"{LIBRARIES}/libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
         return next(
-            (self.told.links.get(x, x) for x in links if self.told.stat(x).exists), links[0]
+            (self.told.links.get(link, link) for link in links if self.told.stat(link).exists),
+            links[0],
         )
 
     def _is_real(self, path: str) -> bool:

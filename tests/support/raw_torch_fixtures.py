@@ -81,12 +81,12 @@ class Report(dict[str, Any]):
     @property
     def told(self) -> list[str]:
         """Causes of the errors and warnings that nothing explains, the gravest first."""
-        grave = (one for one in self["findings"] if one["severity"] != "info")
-        return [one["cause"] for one in grave if not one["because_of"]]
+        grave = (finding for finding in self["findings"] if finding["severity"] != "info")
+        return [finding["cause"] for finding in grave if not finding["because_of"]]
 
     @property
     def infos(self) -> list[str]:
-        return [one["cause"] for one in self["findings"] if one["severity"] == "info"]
+        return [finding["cause"] for finding in self["findings"] if finding["severity"] == "info"]
 
     def folded(self, cause: str) -> list[str]:
         """What explains a finding away."""
@@ -99,7 +99,7 @@ class Report(dict[str, Any]):
 
     def evidence(self, cause: str) -> dict[str, str]:
         """Fact -> value, as shown."""
-        return {one["fact"]: one["value"] for one in self.finding(cause)["evidence"]}
+        return {evidence["fact"]: evidence["value"] for evidence in self.finding(cause)["evidence"]}
 
 
 class Bench:

@@ -165,7 +165,7 @@ class RecordedHost:
     def _below(self, path: str) -> set[str]:
         start = path.rstrip("/") + "/"
         known = (*self.files, *self.folders, *self.stats, *self.links)
-        return {one[len(start) :].split("/")[0] for one in known if one.startswith(start)}
+        return {entry[len(start) :].split("/")[0] for entry in known if entry.startswith(start)}
 
     def _is_folder(self, path: str) -> bool:
         return path in self.folders or bool(self._below(path))

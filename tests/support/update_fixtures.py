@@ -161,7 +161,7 @@ def torch_wheel(
 
 def metadata(name: str, release: str, requires: tuple[str, ...]) -> bytes:
     lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {release}"]
-    lines += [f"Requires-Dist: {one}" for one in requires]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
     return ("\n".join(lines) + "\n\nRequires-Dist: not-one-of-them\n").encode()
 
 
