@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,18 @@ def setting(m: Machine, *, limit_s: float = LONG_S, here: bool = False) -> Setti
 
 
 def tool_of(kind: str, at: Setting) -> Resolver:
-    for tool in verify.resolvers(at):
-        if tool.kind == kind:
-            return tool
-    pytest.skip(f"no {kind} is here that can be asked")
+    tool = found(kind, at) if at.here else found_beside(kind)
+    return tool or pytest.skip(f"no {kind} is here that can be asked")
+
+
+def found(kind: str, at: Setting) -> Resolver | None:
+    return next((tool for tool in verify.resolvers(at) if tool.kind == kind), None)
+
+
+@cache
+def found_beside(kind: str) -> Resolver | None:
+    """The one beside the doctor, which is the same whatever machine it is asked for."""
+    return found(kind, setting(machine()))
 
 
 def asked(

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,19 +89,24 @@ INITS = {"torch-2.5": INIT_OLD, "torch-2.6": INIT_POSITIVE, "torch-2.7": INIT_EA
 def library(path: Path, *needs: str, tag: str = "", search: str = "") -> Path:
     """A library that needs others by soname, with DT_RPATH or DT_RUNPATH."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    flags = [f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", f"-L{path.parent}"]
+    path.write_bytes(linked(path.name, needs, tag, search))
+    path.chmod(0o755)
+    return path
+
+
+@cache
+def linked(soname: str, needs: tuple[str, ...], tag: str, search: str) -> bytes:
+    """The bytes of such a library, which holds no trace of where it was linked."""
+    flags = [f"-Wl,-soname,{soname}", "-Wl,--no-as-needed"]
     if tag:
         new = "enable" if tag == "runpath" else "disable"
         flags += [f"-Wl,--{new}-new-dtags", f"-Wl,-rpath,{search}"]
-    stubs = path.parent / ".stubs"
-    stubs.mkdir(exist_ok=True)
-    for name in needs:
-        if not (stubs / name).exists():
-            library(stubs / name)
-    links = [str(stubs / name) for name in needs]
-    command = ["gcc", "-shared", "-fPIC", "-o", str(path), *flags, "-x", "c", "-", "-x", "none"]
-    subprocess.run([*command, *links], input="", text=True, check=True)
-    return path
+    with tempfile.TemporaryDirectory() as folder:
+        links = [str(library(Path(folder, "needs", name))) for name in needs]
+        made = Path(folder, soname)
+        command = ["gcc", "-shared", "-fPIC", "-o", str(made), *flags, "-x", "c", "-", "-x", "none"]
+        subprocess.run([*command, *links], input="", text=True, check=True)
+        return made.read_bytes()
 
 
 class Planted:

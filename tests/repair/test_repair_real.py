@@ -95,8 +95,19 @@ def test_what_is_forgotten_cannot_be_undone(broken: Environment) -> None:
     assert broken.imports() == FITTING
 
 
-def test_an_undo_says_what_would_be_lost_and_wants_a_yes(broken: Environment) -> None:
+def test_an_undo_waits_for_who_runs_in_it_says_what_would_be_lost_and_wants_a_yes(
+    broken: Environment,
+) -> None:
     broken.fix("--yes")
+    user = subprocess.Popen([str(broken.python), "-c", "import time; time.sleep(60)"])
+    try:
+        ran = broken.fix("--undo")
+    finally:
+        user.kill()
+        user.wait()
+    assert ran.returncode == 1
+    assert "runs in this environment" in last(ran)
+    assert broken.imports() == FITTING
     (broken.site / "mine.py").write_text("MINE = 1\n")
     asked = broken.fix("--undo")
     assert asked.returncode == 2
@@ -156,14 +167,6 @@ def test_an_interrupt_brings_everything_back(broken: Environment, record: str) -
     assert broken.records()[-1] == "rolled-back"
 
 
-def test_an_unfinished_repair_is_named_before_another_begins(broken: Environment) -> None:
-    broken.killed_after(5, "yes")
-    ran = broken.fix("--yes")
-    assert ran.returncode == 2
-    assert "--resume" in ran.stderr
-    assert "--undo" in ran.stderr
-
-
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_root_leaves_the_environment_of_another_user_alone(broken: Environment) -> None:
     for path in (broken.folder, *broken.folder.rglob("*")):
@@ -202,16 +205,3 @@ def test_a_record_that_was_removed_is_said_and_closes_the_repair(
     assert "nothing can be brought back" in last(ran)
     assert last(broken.fix("--undo")).startswith("Nothing to undo")
     assert broken.fix("--yes").returncode == 0
-
-
-def test_an_undo_waits_for_who_runs_in_it(broken: Environment) -> None:
-    broken.fix("--yes")
-    user = subprocess.Popen([str(broken.python), "-c", "import time; time.sleep(60)"])
-    try:
-        ran = broken.fix("--undo")
-    finally:
-        user.kill()
-        user.wait()
-    assert ran.returncode == 1
-    assert "runs in this environment" in last(ran)
-    assert broken.imports() == FITTING

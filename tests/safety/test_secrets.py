@@ -9,6 +9,7 @@ import planted_secrets
 import pytest
 from planted_secrets import ALL, ASSIGNED, GPU, HOST, TOKENS, USER, VARIABLES, leaked
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
+from share import share_of_each_cause
 
 from cudadoctor import pipeline
 from cudadoctor.model import factfile
@@ -31,7 +32,7 @@ def sick(name: str) -> Machine:
     return planted_secrets.with_texts(planted_secrets.moved(machine), TEXTS)
 
 
-NAMES = [path.stem for path in SCENARIOS] + MACHINES
+NAMES = share_of_each_cause([path.stem for path in SCENARIOS] + MACHINES, 3)
 
 
 def test_a_text_with_a_secret_is_shown_without_it() -> None:

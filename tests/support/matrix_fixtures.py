@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from scenario_reader import read_scenario, scenario_paths
+from share import share_of_each_cause
 
 from cudadoctor import knowledge
 from cudadoctor.model.findings import Remedy
@@ -156,20 +157,22 @@ def _version(text: str) -> Any:
 
 
 @cache
-def _carriers() -> tuple[tuple[str, Machine], ...]:
+def _carriers() -> Mapping[str, Machine]:
     """The machines of all scenarios in which something is found."""
     read = (read_scenario(path) for path in scenario_paths())
-    return tuple(
-        (scenario.name, scenario.machine)
+    return {
+        scenario.name: scenario.machine
         for scenario in read
         if scenario.expect.findings or scenario.expect.infos
-    )
+    }
 
 
 def advice(platform: str) -> Iterator[Advice]:
-    """All that is advised on that platform, for whatever is still found there."""
-    for name, machine in _carriers():
-        m = moved(machine, PLATFORMS[platform])
+    """What is advised on that platform, for whatever is still found there of each cause."""
+    carriers = _carriers()
+    chosen = {*share_of_each_cause(carriers, 4, [*PLATFORMS].index(platform))}
+    for name in chosen | {name for name in carriers if name.startswith("driver-")}:
+        m = moved(carriers[name], PLATFORMS[platform])
         for found in diagnose(m, KB).findings:
             for remedy in found.remedies:
                 yield Advice(platform, found.cause, name, remedy, m)

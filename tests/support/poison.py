@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -34,6 +35,7 @@ WORDS = (
     "\\",
 )
 MARK = "PWNED"
+fields_of = cache(msgspec.structs.fields)
 
 
 def leaves(kind: Any, path: tuple[Any, ...], data: Any) -> Iterator[tuple[Any, ...]]:
@@ -47,7 +49,7 @@ def leaves(kind: Any, path: tuple[Any, ...], data: Any) -> Iterator[tuple[Any, .
             and issubclass(member, msgspec.Struct)
             and isinstance(data, dict)
         ):
-            for field in msgspec.structs.fields(member):
+            for field in fields_of(member):
                 if field.name in data:
                     yield from leaves(field.type, (*path, field.name), data[field.name])
         elif get_origin(member) is tuple and isinstance(data, (list, tuple)):
