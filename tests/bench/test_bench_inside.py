@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ CNN = {"image": 16, "width": 8, "blocks": [1, 1], "classes": 4, "batch": 8, "sam
 TEXT = {"length": 32, "width": 32, "heads": 2, "layers": 1, "vocabulary": 100, "batch": 4}
 TEXT = {**TEXT, "samples": 64}
 MB = 1_000_000
-TRAINING = "training\nfrom cudadoctor_inside.workloads import Order"
-MEASURING = "measuring, training\nfrom cudadoctor_inside.workloads import Order\nimport torch"
+TRAINING = (
+    "measuring, training, workloads\nfrom cudadoctor_inside.workloads import Order\nimport torch"
+)
 BEGIN = """\
 import sys, json
 home = type(sys)("cudadoctor_inside")
@@ -51,6 +53,47 @@ def inside(python: str, names: str, code: str, **env: str) -> Any:
     return json.loads(found.stdout)
 
 
+SERVED = """
+import os
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.environ.update(asked["env"])
+        try:
+            exec(asked["code"], globals())
+        except BaseException as error:
+            print(json.dumps({"raised": repr(error)}))
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    os.waitpid(child, 0)
+"""
+Asking = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def trained(python_cpu: str) -> Iterator[Asking]:
+    """Asks what `inside` asks, in forks of one interpreter that has imported torch."""
+    argv = (python_cpu, "-c", BEGIN % TRAINING + SERVED, str(INSIDE))
+    with subprocess.Popen(
+        argv, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        asking, answers = server.stdin, server.stdout
+
+        def ask(code: str, **env: str) -> Any:
+            asking.write(json.dumps({"code": code, "env": env}) + "\n")
+            asking.flush()
+            found = json.loads(answers.readline())
+            assert not (isinstance(found, dict) and "raised" in found), found
+            return found
+
+        yield ask
+        asking.close()
+
+
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
@@ -73,10 +116,10 @@ ROOM = [
 """Asked, bytes of a batch, of /dev/shm and of memory; workers."""
 
 
-def test_workers_are_as_many_as_their_batches_have_room(python_cpu: str) -> None:
+def test_workers_are_as_many_as_their_batches_have_room(trained: Asking) -> None:
     asked = [numbers for numbers, _ in ROOM]
     code = f"print(json.dumps([training.workers_that_fit(*one) for one in {asked!r}]))"
-    found = inside(python_cpu, TRAINING, code)
+    found = trained(code)
     assert [workers for workers, _ in found] == [workers for _, workers in ROOM]
     for (wanted, *_), (workers, why) in zip(asked, found, strict=True):
         assert bool(why) is (wanted > 0 and workers == 0)
@@ -84,7 +127,7 @@ def test_workers_are_as_many_as_their_batches_have_room(python_cpu: str) -> None
     assert found[-1][1].startswith("memory has no room")
 
 
-def test_a_container_has_no_more_memory_than_its_limit(python_cpu: str, tmp_path: Path) -> None:
+def test_a_container_has_no_more_memory_than_its_limit(trained: Asking, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 folder = Path({str(tmp_path)!r})
@@ -102,10 +145,10 @@ look()
 look()
 print(json.dumps(found))
 """
-    assert inside(python_cpu, TRAINING, code) == [None, None, 1000, 1400]
+    assert trained(code) == [None, None, 1000, 1400]
 
 
-def test_a_batch_is_as_large_as_it_is_told(python_cpu: str) -> None:
+def test_a_batch_is_as_large_as_it_is_told(trained: Asking) -> None:
     code = f"""
 found = []
 for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
@@ -114,7 +157,7 @@ for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TE
     found.append([size, training.batch_bytes(order(workload, shape))])
 print(json.dumps(found))
 """
-    found = inside(python_cpu, TRAINING, code)
+    found = trained(code)
     for size, counted in found:
         assert size <= counted <= 1.1 * size
 
@@ -154,33 +197,33 @@ def with_workers(stable: Stable) -> tuple[int, set[int]]:
     return number, children(runners[0])
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux")
-def test_workers_are_gone_before_a_runner_says_that_it_is_done(python_cpu: str) -> None:
-    stable = Stable(python_cpu, environment())
-    try:
-        number, workers = with_workers(stable)
-        assert len(workers) == 2
-        stable.send(number, "stop")
-        assert (stable.hear(number, 20.0) or {})["kind"] == "done"
-        assert not [pid for pid in workers if lives(pid)]
-        assert (stable.hear(number, 20.0) or {}) == {"kind": "over", "id": number, "detail": ""}
-    finally:
-        stable.end()
+@pytest.fixture(scope="module")
+def stable(python_cpu: str) -> Iterator[Stable]:
+    """One torch, imported once; each runner is forked from it."""
+    found = Stable(python_cpu, environment())
+    yield found
+    found.end()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux")
-def test_workers_end_with_a_runner_that_is_killed(python_cpu: str) -> None:
+def test_workers_are_gone_before_a_runner_says_that_it_is_done(stable: Stable) -> None:
+    number, workers = with_workers(stable)
+    assert len(workers) == 2
+    stable.send(number, "stop")
+    assert (stable.hear(number, 20.0) or {})["kind"] == "done"
+    assert not [pid for pid in workers if lives(pid)]
+    assert (stable.hear(number, 20.0) or {}) == {"kind": "over", "id": number, "detail": ""}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux")
+def test_workers_end_with_a_runner_that_is_killed(stable: Stable) -> None:
     """Otherwise they would check for it every five seconds and hold the GPU's memory meanwhile."""
-    stable = Stable(python_cpu, environment())
-    try:
-        number, workers = with_workers(stable)
-        stable.kill(number)
-        until = time.monotonic() + 3.0
-        while any(map(lives, workers)) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert not [pid for pid in workers if lives(pid)]
-    finally:
-        stable.end()
+    number, workers = with_workers(stable)
+    stable.kill(number)
+    until = time.monotonic() + 3.0
+    while any(map(lives, workers)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not [pid for pid in workers if lives(pid)]
 
 
 # --- before the forks ----------------------------------------------------------------------------
@@ -254,25 +297,23 @@ def test_where_cuda_is_begun_each_runner_gets_a_process(python_cpu: str, tmp_pat
         stable.end()
 
 
-@pytest.mark.parametrize(("forks", "samples"), [(True, 512), (False, 256)])
-def test_who_makes_its_images_itself_makes_fewer(
-    forks: bool, samples: int, python_cpu: str
-) -> None:
-    stable = Stable(python_cpu, environment(), forks=forks)
+def test_who_makes_its_images_itself_makes_fewer(stable: Stable, python_cpu: str) -> None:
+    alone = Stable(python_cpu, environment(), forks=False)
     try:
-        number = stable.start(what="size", workload="cnn", tiers=["cpu"])
-        assert (stable.hear(number, 90.0) or {})["shape"]["samples"] == samples
+        for one, samples in ((stable, 512), (alone, 256)):
+            number = one.start(what="size", workload="cnn", tiers=["cpu"])
+            assert (one.hear(number, 90.0) or {})["shape"]["samples"] == samples
     finally:
-        stable.end()
+        alone.end()
 
 
 # --- what is told of the machine -----------------------------------------------------------------
 
 
-def test_compilers_and_variables_that_falsify_are_told(python_cpu: str, tmp_path: Path) -> None:
+def test_compilers_and_variables_that_falsify_are_told(trained: Asking, tmp_path: Path) -> None:
     (tmp_path / "cc").symlink_to("/bin/true")
     env = {"PATH": str(tmp_path), "CUDA_LAUNCH_BLOCKING": "1", "NVIDIA_TF32_OVERRIDE": "1"}
-    found = inside(python_cpu, "measuring", "\nprint(json.dumps(measuring.look()))\n", **env)
+    found = trained("\nprint(json.dumps(measuring.look()))\n", **env)
     assert (found["compiler"], found["c_compiler"]) == ("", str(tmp_path / "cc"))
     assert found["environment"] == ["CUDA_LAUNCH_BLOCKING=1"]
 
@@ -280,7 +321,7 @@ def test_compilers_and_variables_that_falsify_are_told(python_cpu: str, tmp_path
 # --- what is asked of a GPU ----------------------------------------------------------------------
 
 
-def test_the_largest_batch_is_sought_in_half_of_the_room(python_cpu: str) -> None:
+def test_the_largest_batch_is_sought_in_half_of_the_room(trained: Asking) -> None:
     """No GPU: torch is told how much is free, and that nothing fits."""
     code = f"""
 import torch
@@ -293,11 +334,11 @@ torch.cuda.set_per_process_memory_fraction = lambda part, _: asked.append(round(
 found = measuring.largest(order("encoder", {TEXT!r}, device="cuda:0"))
 print(json.dumps([found, asked]))
 """
-    found = inside(python_cpu, MEASURING, code)
+    found = trained(code)
     assert found == [1, [0.36, 0.72]]
 
 
-def test_every_model_can_be_made_on_its_device(python_cpu: str) -> None:
+def test_every_model_can_be_made_on_its_device(trained: Asking) -> None:
     code = f"""
 import torch
 places = set()
@@ -307,11 +348,10 @@ for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TE
     places |= {{str(one.device) for one in list(model.parameters()) + list(model.buffers())}}
 print(json.dumps(sorted(places)))
 """
-    names = "workloads\nfrom cudadoctor_inside.workloads import Order"
-    assert inside(python_cpu, names, code) == ["meta"]
+    assert trained(code) == ["meta"]
 
 
-def test_a_scale_that_overflows_nowhere_leaves_out_no_step(python_cpu: str) -> None:
+def test_a_scale_that_overflows_nowhere_leaves_out_no_step(trained: Asking) -> None:
     code = f"""
 scales = []
 for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TEXT!r})):
@@ -322,10 +362,10 @@ for workload, shape in (("cnn", {CNN!r}), ("encoder", {TEXT!r}), ("decoder", {TE
     scales.append(trained.scaler.get_scale())
 print(json.dumps(scales))
 """
-    assert inside(python_cpu, TRAINING, code) == [1024.0] * 3
+    assert trained(code) == [1024.0] * 3
 
 
-def test_what_replays_keeps_the_peak_of_its_recording(python_cpu: str) -> None:
+def test_what_replays_keeps_the_peak_of_its_recording(trained: Asking) -> None:
     code = f"""
 found = []
 for mode in ("", "default", "reduce-overhead", "max-autotune"):
@@ -333,20 +373,20 @@ for mode in ("", "default", "reduce-overhead", "max-autotune"):
     found.append(training.Training(one).replays)
 print(json.dumps(found))
 """
-    assert inside(python_cpu, TRAINING, code) == [False, False, True, True]
+    assert trained(code) == [False, False, True, True]
 
 
-def test_a_torch_without_the_mark_of_a_step_needs_none(python_cpu: str) -> None:
+def test_a_torch_without_the_mark_of_a_step_needs_none(trained: Asking) -> None:
     code = """
 import torch
 del torch.compiler
 training._mark_step()
 print(json.dumps(sorted(training._this_thread_alone())))
 """
-    assert inside(python_cpu, TRAINING, code) == ["capture_error_mode"]
+    assert trained(code) == ["capture_error_mode"]
 
 
-def test_wide_models_take_small_steps(python_cpu: str) -> None:
+def test_wide_models_take_small_steps(trained: Asking) -> None:
     """By the rate of narrow ones their losses jump, and bf16 seems to compute something else."""
     code = """
 found = {}
@@ -356,6 +396,6 @@ for tier, shape in measuring.SHAPES["encoder"].items():
     found[tier] = one.param_groups[0]["lr"]
 print(json.dumps(found))
 """
-    found = inside(python_cpu, MEASURING, code)
+    found = trained(code)
     assert (found["cpu"], found["tiny"]) == (3e-4, 3e-4)
     assert found["large"] < 2e-6 < found["small"] < 1e-4

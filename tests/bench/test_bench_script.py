@@ -28,7 +28,7 @@ import multiprocessing, time, sys
 def load(end):
     while time.time() < end: pass
 if __name__ == "__main__":
-    end = time.time() + 4
+    end = time.time() + 3
     context = multiprocessing.get_context(sys.argv[1])
     workers = [context.Process(target=load, args=(end,)) for _ in range(2)]
     [one.start() for one in workers]
@@ -176,7 +176,7 @@ def test_a_script_at_a_terminal_reads_from_it_and_hears_ctrl_c() -> None:
 
 
 def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None:
-    ran = bench(*python(BURN, "4"))
+    ran = bench(*python(BURN, "3"))
     if "is not known: what the GPU did is not known" not in ran.stderr:
         pytest.skip("NVML answers here")
     text = " ".join(ran.stderr.split())
@@ -201,7 +201,7 @@ def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
     pool = tmp_path / "compile_worker.py"
     pool.write_text("import os, time\n[os.fork() for _ in range(2)]\ntime.sleep(4)")
     code = "import subprocess, sys\npool = subprocess.Popen([sys.executable, sys.argv[2]])\n"
-    document = sampled(document_of(*python(code + BURN, "4", str(pool))))
+    document = sampled(document_of(*python(code + BURN, "3", str(pool))))
     assert document["figures"]["processes"] == 5
     assert document["figures"]["workers"] == 0
     assert document["figures"]["main_thread"] > 0.05  # of a core: others may take the rest
@@ -210,7 +210,7 @@ def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
 def test_a_launcher_is_not_taken_for_the_training(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BURN)
-    document = sampled(document_of("sh", "-c", f"{sys.executable} {script} 4; true"))
+    document = sampled(document_of("sh", "-c", f"{sys.executable} {script} 3; true"))
     assert document["figures"]["processes"] == 2
     assert document["figures"]["workers"] == 0
     share = document["figures"]["main_thread"]
@@ -259,7 +259,7 @@ def test_a_waiting_gpu_and_busy_workers_are_data_loading(
 
 
 def test_a_waiting_gpu_and_a_burning_thread_are_host_overhead(standins: StandIns) -> None:
-    document = with_gpu(standins, "utilization = 30\n", *python(BURN, "4"))
+    document = with_gpu(standins, "utilization = 30\n", *python(BURN, "3"))
     assert document["starved"]["by"] == "one thread of the main process"
 
 
@@ -282,7 +282,7 @@ def test_what_the_gpu_tells_decides(standins: StandIns, scenario: str, by: str) 
 def test_a_driver_that_hangs_leaves_what_the_processes_tell(standins: StandIns) -> None:
     scenario = "nvmlDeviceGetUtilizationRates = hang\n"
     began = time.monotonic()
-    document = with_gpu(standins, scenario, *python(BURN, "4"))
+    document = with_gpu(standins, scenario, *python(BURN, "3"))
     assert time.monotonic() - began < 30
     assert document["starved"]["by"] == "not known"
     assert document["starved"]["likely"] == "one thread of the main process"

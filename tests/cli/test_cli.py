@@ -104,7 +104,7 @@ def test_of_an_endless_text_the_beginning_and_the_end_are_read(tmp_path: Path) -
     big = tmp_path / "big.log"
     with big.open("w", encoding="utf-8") as file:
         file.write("NVIDIA-SMI 470.57.02 Driver Version: 470.57.02 CUDA Version: 11.4\n")
-        file.writelines("step\n" * 1024 for _ in range(7 << 10))
+        file.writelines("step of many, and one more like it\n" * 1024 for _ in range(1 << 10))
         file.write("The NVIDIA driver on your system is too old (found version 11040).\n")
     ran = _run("check", "--from", str(big), "--json")
     document = json.loads(ran.stdout)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from hang_fixtures import Sick, sick_host
+from share import share
 from standin_fixtures import StandIns
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -117,7 +118,10 @@ def test_any_child_of_a_fast_check_may_be_killed(
     sys.stdout.write(f"{runs} children killed, one in each run\n")
 
 
-@pytest.mark.parametrize(("number", "after_s"), [*((n, 0.0) for n in range(5, 12)), (8, 0.6)])
+AT_ITS_START = [(number, 0.0) for number in share(range(5, 12), 2)]
+
+
+@pytest.mark.parametrize(("number", "after_s"), [*AT_ITS_START, (8, 0.6)])
 def test_any_process_of_the_training_step_may_be_killed(
     host: Sick, python_cpu: str, number: int, after_s: float
 ) -> None:
@@ -127,12 +131,12 @@ def test_any_process_of_the_training_step_may_be_killed(
     assert document is None or not causes(document) & DAMAGE
 
 
-@pytest.mark.parametrize("command", ["facts", "fix --print", "smoke"])
+@pytest.mark.parametrize(("turn", "command"), enumerate(["facts", "fix --print", "smoke"]))
 def test_other_commands_survive_a_killed_child_too(
-    host: Sick, python_cpu: str, command: str
+    host: Sick, python_cpu: str, turn: int, command: str
 ) -> None:
     words = [*command.split(), "--python", python_cpu]
-    for number in range(2):
+    for number in share(range(2), 2, turn):
         child, _, out, err = ended(host, words, number, 0.0)
         assert child.returncode in (0, 1), (number, err.decode())
         assert out

@@ -24,6 +24,7 @@ from fault_fixtures import (
     unexplained,
     wrong,
 )
+from share import share
 from standin_fixtures import HostWith, StandIns
 
 from cudadoctor.probes.nvml import module_folder
@@ -104,7 +105,7 @@ def test_a_driver_not_loaded_is_called_so(standins: StandIns) -> None:
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_is_refused_or_harmless(standins: StandIns, kind: str) -> None:
-    for fault, seen in all_injected(standins, faulty((kind,))[GARBAGE.index(kind) % 2 :: 2]):
+    for fault, seen in all_injected(standins, share(faulty((kind,)), 4, GARBAGE.index(kind))):
         assert seen.nvml.signal is None, fault
         assert seen.nvml.hung is None, fault
         assert not unexplained(seen.looked), fault
@@ -113,13 +114,14 @@ def test_garbage_is_refused_or_harmless(standins: StandIns, kind: str) -> None:
 
 
 def test_a_missing_function_is_an_older_driver_and_no_fault(standins: StandIns) -> None:
-    for fault, seen in all_right(standins, faulty(("missing",))[::2]):
+    for fault, seen in all_right(standins, share(faulty(("missing",)), 3)):
         assert seen.nvml.signal is None, fault
         assert seen.nvml.loads is True, fault
 
 
 def test_a_crash_in_any_function_keeps_what_was_told_before(standins: StandIns) -> None:
-    asked = [fault for fault in faulty(("crash",), 2)[1::2] if "Mig" not in fault.function]
+    some = share(faulty(("crash",), 2), 3, 1)
+    asked = [fault for fault in some if "Mig" not in fault.function]
     for fault, seen in all_injected(standins, asked):
         if seen.nvml.signal is None:  # a fallback that was not asked for
             assert seen.looked.gaps == (), fault
@@ -152,7 +154,7 @@ def of_a_gpu() -> list[str]:
 @pytest.mark.parametrize("does", [*GARBAGE, "crash", "2", "3", "13", "16", "17", "25", "28", "999"])
 def test_a_fault_of_one_gpu_takes_nothing_from_the_other(standins: StandIns, does: str) -> None:
     healthy = played(standins, "count = 2\nprocesses = 1", 2).gpus[0]
-    for function in of_a_gpu()[len(does) % 5 :: 5]:
+    for function in share(of_a_gpu(), 8, len(does)):
         seen = played(standins, f"count = 2\nprocesses = 1\ngpu1.{function} = {does}", 2)
         assert len(seen.gpus) == 2, function
         assert seen.gpus[0] == healthy, function

@@ -99,8 +99,11 @@ def system_file(name: str) -> Path:
     return Path(found[1]).resolve()
 
 
-def agree(site: Path, env: dict[str, str], *args: str) -> tuple[Library, ...]:
-    """The import succeeds and loads the predicted libraries in the predicted order."""
+def agree(site: Path, env: dict[str, str], *args: str, mapped: str = "") -> tuple[Library, ...]:
+    """The import succeeds and loads the predicted libraries in the predicted order.
+
+    mapped: one that must be among them.
+    """
     error, order = look(env, *args)
     assert error is None
     real = [path for path in order if TRACKED.fullmatch(soname_of(path))]
@@ -108,6 +111,7 @@ def agree(site: Path, env: dict[str, str], *args: str) -> tuple[Library, ...]:
     expected = [library.path for library in predicted if library.path in set(order)]
     assert [path for path in real if path in set(expected)] == expected
     assert sorted(set(real)) == sorted(set(expected))
+    assert not mapped or named(predicted, mapped).path in order
     return predicted
 
 
@@ -125,31 +129,24 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
-def test_without_settings_the_prediction_is_what_the_import_maps(site: Path) -> None:
+def test_without_settings_the_prediction_is_what_the_import_maps(site: Path, folder: Path) -> None:
+    """And with folders on the library path that hold nothing, as every import would find."""
     predicted = agree(site, setting())
     assert named(predicted, "libcudnn.so.9").owner == "wheel"
-
-
-def test_an_empty_folder_on_the_library_path_changes_nothing(site: Path, folder: Path) -> None:
-    agree(site, setting(LD_LIBRARY_PATH=f"{folder}:/nowhere"))
-
-
-def test_stubs_on_the_library_path_do_not_reach_what_torch_opens_by_path(
-    site: Path, folder: Path
-) -> None:
-    names = ("libcudnn.so.9", "libcublas.so.13", "libnvJitLink.so.13", "libcudart.so.13")
-    stub = stubs(folder / "stubs", *names)
-    predicted = agree(site, setting(LD_LIBRARY_PATH=str(stub)))
-    assert not [library for library in predicted if library.path.startswith(str(folder))]
+    empty = setting(LD_LIBRARY_PATH=f"{folder}:/nowhere")
+    assert predict(site, empty) == predict(site, setting())
 
 
 def test_a_real_copy_on_the_library_path_is_predicted_as_it_is_mapped(
     site: Path, folder: Path
 ) -> None:
+    """Of what torch asks for by name, and of the C++ library of the system."""
     for name in ("libcublasLt.so.13", "libnccl.so.2", "libcufile.so.0", "libnvrtc.so.13"):
         (folder / name).symlink_to(wheel_file(site, name))
     shutil.copy(wheel_file(site, "libcudart.so.13"), folder)
-    agree(site, setting(LD_LIBRARY_PATH=str(folder)))
+    shutil.copy(system_file("libstdc++.so.6"), folder / "libstdc++.so.6")
+    predicted = agree(site, setting(LD_LIBRARY_PATH=str(folder)))
+    assert named(predicted, "libstdc++.so.6").how == "LD_LIBRARY_PATH"
 
 
 def test_a_preloaded_copy_is_predicted_beside_the_one_that_torch_opens(
@@ -162,14 +159,6 @@ def test_a_preloaded_copy_is_predicted_beside_the_one_that_torch_opens(
     assert (first.path, first.how) == (f"{folder}/libcudart.so.13", "LD_PRELOAD")
 
 
-def test_a_newer_libstdcxx_on_the_library_path_shadows_the_one_of_the_system(
-    site: Path, folder: Path
-) -> None:
-    shutil.copy(system_file("libstdc++.so.6"), folder / "libstdc++.so.6")
-    predicted = agree(site, setting(LD_LIBRARY_PATH=str(folder)))
-    assert named(predicted, "libstdc++.so.6").how == "LD_LIBRARY_PATH"
-
-
 def test_where_a_preloaded_stub_ends_the_import_the_prediction_names_it(
     site: Path, folder: Path
 ) -> None:
@@ -180,9 +169,12 @@ def test_where_a_preloaded_stub_ends_the_import_the_prediction_names_it(
     assert named(predict(site, env), "libcudnn.so.9").path == str(stub / "libcudnn.so.9")
 
 
-def test_the_parts_of_cudnn_are_the_predicted_ones(site: Path, folder: Path) -> None:
-    stub = stubs(folder / "stubs", "libcudnn_graph.so.9", "libcublasLt.so.13")
+def test_stubs_on_the_library_path_reach_neither_what_torch_opens_by_path_nor_parts_of_cudnn(
+    site: Path, folder: Path
+) -> None:
+    names = ("libcudnn.so.9", "libcublas.so.13", "libnvJitLink.so.13", "libcudart.so.13")
+    stub = stubs(folder / "stubs", *names, "libcudnn_graph.so.9", "libcublasLt.so.13")
     env = setting(LD_LIBRARY_PATH=str(stub))
-    graph = named(agree(site, env, "cudnn"), "libcudnn_graph.so.9")
-    assert graph.how == "DT_RPATH"
-    assert graph.path in look(env, "cudnn")[1]
+    predicted = agree(site, env, "cudnn", mapped="libcudnn_graph.so.9")
+    assert not [library for library in predicted if library.path.startswith(str(folder))]
+    assert named(predicted, "libcudnn_graph.so.9").how == "DT_RPATH"

@@ -103,7 +103,8 @@ def test_a_planted_journal_leads_nowhere(broken: Environment, precious: Path) ->
     own, seen = broken.journal.read_bytes(), tree(precious)
     ways = (str(precious), f"{broken.folder}/../precious", f"{broken.folder}/way")
     changes: list[dict[str, object]] = [{"roots": [{"path": way}]} for way in ways]
-    for change in (*changes, {"made": [str(precious)]}, {"id": "../../precious"}):
+    changes += [{"made": [str(precious)]}, {"id": "../../precious"}]
+    for change in changes:
         for word in ("--undo", "--resume"):
             broken.journal.write_bytes(own)
             planted(broken, **change)

@@ -15,6 +15,7 @@ from pathlib import Path
 import interpreter_fixtures as envs
 import pytest
 from imports_read import ROOT
+from share import share
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="programs as on POSIX")
 
@@ -186,7 +187,7 @@ def test_the_interpreter_is_chosen_without_running_anything_of_the_folder(
     assert "everybody can write to" in ran.stdout
 
 
-@pytest.mark.parametrize("way", ["path", "dot", "whole"])
+@pytest.mark.parametrize("way", share(["path", "dot", "whole"], 2))
 def test_a_real_training_step_runs_nothing_of_the_folder(
     here: Path, launcher: Path, python_cpu: str, way: str
 ) -> None:

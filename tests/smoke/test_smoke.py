@@ -185,8 +185,7 @@ def test_gpus_in_use_are_left_alone_and_named(python_cpu: str) -> None:
 @pytest.mark.parametrize(
     ("plant", "bad", "skipped"),
     [
-        ("conv:crash,matmul:elsewhere", {"conv", "matmul"}, set()),
-        ("amp-fp16:error", {"amp-fp16"}, set()),
+        ("conv:crash,matmul:elsewhere,amp-fp16:error", {"conv", "matmul", "amp-fp16"}, set()),
         ("conv:hang", {"conv"}, set(STAGES[3:])),
         ("allocate:error", {"allocate"}, set(STAGES[1:])),
     ],
