@@ -143,5 +143,4 @@ def _redacted(diagnosis: Diagnosis, redactor: Redactor) -> Diagnosis:
         return replace(found, title=title, why=why, values=values, evidence=evidence)
 
     undecided = tuple(replace(rule, why=text(rule.why)) for rule in diagnosis.undecided)
-    findings = tuple(map(finding, diagnosis.findings))
-    return replace(diagnosis, findings=findings, undecided=undecided)
+    return replace(diagnosis, findings=tuple(map(finding, diagnosis.findings)), undecided=undecided)

@@ -52,8 +52,7 @@ def check(options: Options) -> int:
     if options.saved:
         return _check_saved(options)
     started = monotonic()
-    machine = this_machine(options)
-    code, text = _checked(Source(machine, seconds=monotonic() - started), options)
+    code, text = _checked(Source(this_machine(options), seconds=monotonic() - started), options)
     written(text, options.output)
     return code
 
@@ -62,8 +61,7 @@ def _checked(source: Source, options: Options, *, many: bool = False) -> tuple[i
     """The exit code for a machine, and what is shown of it."""
     from cudadoctor import pipeline
 
-    machine = pipeline.with_options(source.machine, options)
-    judged = pipeline.judge(machine, ignore=options.ignore)
+    judged = pipeline.judge(pipeline.with_options(source.machine, options), ignore=options.ignore)
     shown = pipeline.report(judged, full=options.full, seconds=source.seconds)
     code = pipeline.exit_code(judged.diagnosis, strict=options.strict)
     return code, _rendered(shown, options, source, many=many)
@@ -164,7 +162,8 @@ def smoke(options: Options) -> int:
     if options.as_json:
         from cudadoctor.render import json_v1
 
-        sys.stdout.write(json_v1.dumps(json_v1.smoke_alone(machine, __version__)) + "\n")
+        about = {"schema": 1, "cudadoctor": __version__, "examined": machine.python.executable}
+        sys.stdout.write(json_v1.dumps({**about, "smoke": json_v1.smoke(machine)}) + "\n")
     else:
         from cudadoctor.render import summary
 

@@ -51,8 +51,7 @@ def _add(work: Callable[..., int], *parameters: click.Parameter) -> None:
     named = {"folder", "cause"} & {parameter.name for parameter in parameters}
 
     def call(**given: Any) -> int:
-        arguments = [given.pop(name) for name in named]
-        return work(*arguments, *([Options(**given)] if given else ()))
+        return work(*[given.pop(name) for name in named], *([Options(**given)] if given else ()))
 
     text = inspect.cleandoc(work.__doc__ or "")
     main.add_command(

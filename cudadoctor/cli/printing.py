@@ -109,8 +109,7 @@ def _rendered(judged: Judged, options: Options, wishes: Wishes) -> str:
         from cudadoctor import pipeline
         from cudadoctor.render import json_v1
 
-        shown = pipeline.report(judged, full=options.full)
-        return json_v1.dumps(json_v1.report(shown)) + "\n"
+        return json_v1.dumps(json_v1.report(pipeline.report(judged, full=options.full))) + "\n"
     from cudadoctor import __version__, knowledge
     from cudadoctor.render.script import script
 

@@ -4,7 +4,6 @@ from msgspec.structs import replace
 
 from cudadoctor.installers import conda, pip, uv
 from cudadoctor.installers.tool import (
-    BESIDE,
     Command,
     Written,
     folder_for,
@@ -15,8 +14,6 @@ from cudadoctor.installers.tool import (
 )
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine
-
-__all__ = ["BESIDE", "beside", "is_closed", "new_environment"]
 
 _OWN_ENVIRONMENTS = frozenset({"venv", "uv", "conda", "conda-base", "pipx", "poetry"})
 

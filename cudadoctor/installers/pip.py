@@ -287,8 +287,7 @@ def new(wanted: Wanted) -> Recipe:
     assert wanted.base is not None, "pip fetches no Python"
     python = within(wanted.machine, wanted.folder)
     installed = install(wanted.machine, wanted.change, python)
-    made = (wanted.base, "-m", "venv", wanted.folder)
-    commands = (made, *installed.commands)
+    commands = ((wanted.base, "-m", "venv", wanted.folder), *installed.commands)
     return Recipe(wanted=wanted, python=python, commands=commands, note=installed.note)
 
 

@@ -49,8 +49,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     specs = conda.Order(m, kb, change).specs()
     gone = tuple(map(conda.conda_name, sound(change.remove)))
     if not specs:
-        commands = ((pixi, "remove", *where, *gone),) if gone else ()
-        return Written(tool="pixi", commands=commands)
+        return Written(tool="pixi", commands=((pixi, "remove", *where, *gone),) if gone else ())
     note = _by_wheels(m, kb, change)
     lines = [] if change.cuda is None else ["[system-requirements]"]
     lines += [] if change.cuda is None else [f'cuda = "{change.cuda.partition(".")[0]}"']

@@ -72,11 +72,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
 def sync_warning(m: Machine) -> OptStr:
     """That pip's change will not last here, None if it will."""
     tool = owner_of(m)
-    if tool is None:
-        return None
-    return (
-        f"This environment belongs to a {tool} project: the next `{tool} sync` undoes the change."
-    )
+    undone = f"a {tool} project: the next `{tool} sync` undoes the change."
+    return tool and f"This environment belongs to {undone}"
 
 
 def _command(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:

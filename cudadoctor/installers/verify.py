@@ -263,8 +263,7 @@ def _ask(at: Setting, resolver: Resolver, target: Target, question: Question) ->
         if target.macos and not target.executable:
             env["MACOSX_DEPLOYMENT_TARGET"] = target.macos  # else uv takes an old macOS for granted
         if not argv:
-            text = f"{resolver.name} has no words for this interpreter"
-            return Answer(kind="unfit", text=text)
+            return Answer(kind="unfit", text=f"{resolver.name} has no words for this interpreter")
     ran = door.run(*argv, timeout_s=at.clock.left_s, env=env, stdin=stdin)
     if ran.timed_out:
         return _too_late(question, at.clock)

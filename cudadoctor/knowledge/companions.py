@@ -101,8 +101,7 @@ class Companions(TorchBuilds):
         """
         name, base = normal(package), torch.base_version
         if name == "xformers":
-            xformers = self._companions.xformers
-            return tuple(row.version for row in xformers if str(row.torch) == base)
+            return tuple(row.version for row in self._companions.xformers if str(row.torch) == base)
         if name == "flash-attn":
             flash = self._companions.flash_attn
             found = (str(row.version) for row in flash if minor(torch) in row.torch)

@@ -789,8 +789,7 @@ def origin_of(machine: Machine, path: str) -> OptStr:
 
 def gap_of(machine: Machine, path: str) -> Gap | None:
     """Why the fact at that path is not known: the gap of its longest prefix."""
-    prefixes = _prefixes(path)
-    return next((gap for name in prefixes for gap in machine.gaps if gap.fact == name), None)
+    return next((gap for name in _prefixes(path) for gap in machine.gaps if gap.fact == name), None)
 
 
 def _prefixes(path: str) -> Iterator[str]:

@@ -79,11 +79,11 @@ class Concealer(Redactor):
             return data[:2] + self.output(text).encode(coding, "replace")
         for pattern, other in self._bytes:
             data = pattern.sub(other, data)
-        data = _HOMES_IN_BYTES.sub(lambda found: found[1] + self._name_in_bytes(found[2]), data)
+        data = _HOMES_IN_BYTES.sub(lambda found: found[1] + self._named(found[2].decode()), data)
         return data if b"\0" in data else _crossed_out(data)
 
-    def _name_in_bytes(self, name: bytes) -> bytes:
-        return _sized(self._user(name.decode()), name.decode()).encode()
+    def _named(self, name: str) -> bytes:
+        return _sized(self._user(name), name).encode()
 
     def _line(self, line: str) -> str:
         try:

@@ -179,8 +179,7 @@ def read_driver(
     def ask_cuda() -> Looked:
         if files.may_load(LIBCUDA):
             return read_libcuda(host, patience, progress)
-        absent = Libcuda(loads=False, why=f"{LIBCUDA}: {NOT_THERE}")
-        return Looked(facts={"driver.libcuda": absent})
+        return Looked(facts={"driver.libcuda": Libcuda(loads=False, why=f"{LIBCUDA}: {NOT_THERE}")})
 
     def ask_smi() -> Looked:
         path = find_smi(host)

@@ -88,8 +88,7 @@ def examine_host(
             raise NoInterpreter(f"--python {look.python}: {sentence}")
     if look.depth != "fast":
         seen["smoke"] = _smoke(host, look, progress, assembled(seen.values()))
-    day = today or date.today().isoformat()
-    machine = assembled(seen.values(), look=look.depth, date=day)
+    machine = assembled(seen.values(), look=look.depth, date=today or date.today().isoformat())
     # What an option left out: a gap that no verdict turns on.
     facts = ["smoke"] if look.depth != "full" and machine.smoke is None else []
     facts += ["torch.imported", "libraries.mapped"] if look.depth == "fast" else []

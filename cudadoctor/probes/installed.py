@@ -189,8 +189,7 @@ def kind_of_copy(copy: CopyLine) -> Literal["distribution", "folder", "local"]:
 
 def copies_of(look: InsideLook, prefix: str) -> tuple[TorchCopy, ...]:
     """All copies in the order of the path; two sets of metadata in one folder are two."""
-    records = conda_records(look)
-    record = next((version for name, version, _ in records if name == "pytorch"), None)
+    record = next((version for name, version, _ in conda_records(look) if name == "pytorch"), None)
     copies = []
     for copy in look.copies:
         kind = kind_of_copy(copy)
@@ -271,8 +270,7 @@ def _note_version(notes: Looked, real: CopyLine) -> Build | None:
     version, build = version_of(text), build_of(found)
     notes.fact("torch.text", text, source)
     notes.fact("torch.version", version, source, f"{text} in {source} is no version")
-    why = f"{source} does not say for which device it was built"
-    notes.fact("torch.build", build, source, why)
+    notes.fact("torch.build", build, source, f"{source} does not say for which device it was built")
     if build is None:
         return None
     cuda = version_of(found.get("cuda")) if build == "cuda" else None

@@ -201,8 +201,7 @@ def stuck_processes(host: Host) -> Strings:
     """Processes in uninterruptible sleep that have a node of the driver open: "name (pid)"."""
     found = []
     for pid in filter(str.isdigit, host.listing("/proc").names):
-        text = host.read(f"/proc/{pid}/stat", 512).text
-        name, _, rest = text.partition("(")[2].rpartition(")")
+        name, _, rest = host.read(f"/proc/{pid}/stat", 512).text.partition("(")[2].rpartition(")")
         if rest.split()[:1] == ["D"] and _holds_driver(host, pid, name):
             found.append(f"{name} ({pid})")
     return tuple(found)

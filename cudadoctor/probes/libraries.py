@@ -254,8 +254,7 @@ def find_copies(search: Search, owners: Owners) -> tuple[Library, ...]:
     for path, how in _candidates(search, owners):
         real = search.real(path)
         if real not in seen:
-            mapped = Mapped(path, real, search.elf(path) or ABSENT, how=how)
-            seen[real] = owners.library(mapped)
+            seen[real] = owners.library(Mapped(path, real, search.elf(path) or ABSENT, how=how))
     return tuple(seen.values())
 
 

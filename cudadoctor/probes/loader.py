@@ -135,8 +135,7 @@ class Search:
         """The files that each rule leads to, the rule, and whose tag it is or who asks."""
         title, runpath = asking.title, asking.elf.runpath
         for owner in self._inherited(asking) if runpath is None else ():
-            folders = self.split(owner.rpath or "", owner)
-            yield self._files(folders, name), "DT_RPATH", owner.title
+            yield self._files(self.split(owner.rpath or "", owner), name), "DT_RPATH", owner.title
         yield self._files(self.path, name), "LD_LIBRARY_PATH", title
         if runpath is not None:
             yield self._files(self.split(runpath, asking), name), "DT_RUNPATH", title

@@ -120,10 +120,9 @@ def _gpu(host: Host, device: Device, bridges: dict[str, OptBool] | None) -> PciG
 
 def _lost(host: Host, folder: str, power: OptStr) -> OptBool:
     """Whether the configuration space reads all ones. A sleeping GPU is left asleep."""
-    if power in ("D3cold", "D3hot"):
-        status = host.read(f"{folder}/power/runtime_status").text.strip()
-        if status in ("suspended", "suspending"):
-            return False
+    file = f"{folder}/power/runtime_status"
+    if power in ("D3cold", "D3hot") and host.read(file).text.strip().startswith("suspend"):
+        return False
     config = host.read(f"{folder}/config", 64).data
     return set(config) == {0xFF} if config else None
 
@@ -157,8 +156,7 @@ def _iommu(host: Host, folder: str) -> Literal["off", "identity", "translated"] 
     kind = host.read(f"{folder}/iommu_group/type", 32).text.strip()
     if kind:
         return "translated" if kind in _TRANSLATES else "identity" if kind == "identity" else None
-    words = host.read("/proc/cmdline", 4096).text.split()
-    return None if _PASSES.isdisjoint(words) else "identity"
+    return None if _PASSES.isdisjoint(host.read("/proc/cmdline", 4096).text.split()) else "identity"
 
 
 def _acs(host: Host, folder: str, bridges: dict[str, OptBool]) -> OptBool:

@@ -276,8 +276,7 @@ def interpreter_of(host: Host, script: str) -> OptStr:
     if script.lower().endswith(".exe"):
         # The python.exe that a launcher in Scripts belongs to.
         folder = dirname(script)
-        places = (folder, dirname(folder))
-        return existing(host, (join(place, "python.exe") for place in places))
+        return existing(host, (join(place, "python.exe") for place in (folder, dirname(folder))))
     text = host.read(script, 2048).text
     words = text.removeprefix("#!").partition("\n")[0].split()
     if not words or not text.startswith("#!"):

@@ -53,16 +53,6 @@ def line(document: Json) -> str:
     return json.dumps(factfile.json_safe(document)).replace("\x7f", "\\u007f")
 
 
-def smoke_alone(machine: Machine, version: str) -> Json:
-    """The document of `cudadoctor smoke --json`."""
-    return {
-        "schema": 1,
-        "cudadoctor": version,
-        "examined": machine.python.executable,
-        "smoke": smoke(machine),
-    }
-
-
 def _finding(finding: Finding, of: Plan) -> Json:
     planned = {step.id for step in of.steps}
     return {

@@ -173,8 +173,7 @@ class _Page(_Lines):
 
     def conclusion(self) -> None:
         verdict, text = self.shown.diagnosis.verdict, summary.conclusion(self.shown, self.say)
-        head = _VERDICT_STYLE[verdict]
-        self.text(self.say(verdict), text, head=head, margin=VERDICT_MARGIN)
+        self.text(self.say(verdict), text, head=_VERDICT_STYLE[verdict], margin=VERDICT_MARGIN)
         if command := self.shown.diagnosis.next_command:
             run = inert(command_line(command, self.shown.machine))
             self.line((f"{self.say('run'):<{VERDICT_MARGIN}}", ""), (run, "green"))

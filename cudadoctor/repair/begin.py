@@ -112,8 +112,7 @@ def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:
     """The library folder of that one Python, and the scripts."""
     if machine.platform.system == "Windows":
         return (Root(path=f"{prefix}/Lib"), Root(path=f"{prefix}/Scripts"))
-    site = (machine.python.site_packages or "").replace("\\", "/")
-    library, _, packages = site.rpartition("/")
+    library, _, packages = (machine.python.site_packages or "").replace("\\", "/").rpartition("/")
     scripts = Root(path=f"{prefix}/bin")
     if not library:
         return (scripts,)
@@ -164,7 +163,15 @@ def chosen(plan: Plan) -> Chosen:
     for step in plan.steps:
         groups.setdefault(step.group, []).append(step)
     taken = {
-        group: next((step for step in steps if can_be_taken(step)), None)
+        group: next(
+            (
+                step
+                for step in steps
+                # It may stand in a script, and an undo covers what it changes.
+                if is_runnable(step) and (not step.commands or step.risk is Risk.ENVIRONMENT)
+            ),
+            None,
+        )
         for group, steps in groups.items()
     }
     first = [steps[0] for group, steps in groups.items() if taken[group] is None]
@@ -177,11 +184,6 @@ def chosen(plan: Plan) -> Chosen:
         steps = [step for step in steps if step not in other]
     shell = tuple(step for step in taken.values() if step and not step.commands)
     return Chosen(steps=tuple(steps), shell=shell, left=tuple(left))
-
-
-def can_be_taken(step: Step) -> bool:
-    """Whether it may stand in a script, and an undo covers what it changes."""
-    return is_runnable(step) and (not step.commands or step.risk is Risk.ENVIRONMENT)
 
 
 def why_left(step: Step) -> str:

@@ -389,7 +389,11 @@ def in_its_place(begun: Begun, prefix: str) -> Begun:
         *([] if os.path.isabs(recorded) else [recorded]),
         *(path for path in made[-1:] if path != recorded),
         *(path for path in made if not is_below(recorded, path)),
-        *(root.path for root in begun.roots if not _is_in(root, recorded)),
+        *(
+            root.path
+            for root in begun.roots
+            if not (is_below(root.path, recorded) or _is_pixis(root, recorded))
+        ),
         *(path for path in written if not is_below(path, recorded)),
     ]
     if outside:
@@ -417,10 +421,6 @@ def is_below(path: str, folder: str) -> bool:
     return os.path.isabs(path) and (
         plain == folder or plain.startswith(folder.rstrip("/\\") + os.sep)
     )
-
-
-def _is_in(root: Root, prefix: str) -> bool:
-    return is_below(root.path, prefix) or _is_pixis(root, prefix)
 
 
 def _is_pixis(root: Root, prefix: str) -> bool:

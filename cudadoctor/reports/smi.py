@@ -398,6 +398,5 @@ def _page_gpu(index: int, page: _Texts) -> Fields:
         if page.get(f"{head}/{label}", "").lower() == "active"
     }
     known = any(path.startswith(("clocks throttle", "clocks event")) for path in page)
-    throttle = sum(reasons) if known else None
-    own = {"index": index, "bus_id": page.get("bus"), "throttle": throttle}
+    own = {"index": index, "bus_id": page.get("bus"), "throttle": sum(reasons) if known else None}
     return own | _known(page, labels().pages)

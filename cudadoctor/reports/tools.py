@@ -94,8 +94,7 @@ def _system(doc: Document, banner: Match, line: int) -> Statements:
     if "tcc/wddm" in table or "driver-model" in table:
         yield from stated(line, SMI, {"platform.system": "Windows"})
     elif tool and DriverVersion(tool[1]) != DriverVersion(banner["driver"]):
-        facts = {"platform.system": "Linux", "platform.wsl": 2}
-        yield from stated(line, SMI, facts, Rank.MESSAGE)
+        yield from stated(line, SMI, {"platform.system": "Linux", "platform.wsl": 2}, Rank.MESSAGE)
 
 
 # --- the kernel's log, its modules and device nodes ----------------------------------------------

@@ -58,7 +58,12 @@ def gpu_lost(m: Machine) -> Answer:
     riser, power supply, temperature, slot, then the warranty.
     """
     code = driver_code(m)
-    gone = [gpu for gpu in m.gpus or () if _is_lost(gpu, m)]
+    gone = [
+        # 999 for one GPU means a dead one, but in a job it can be one that belongs to others.
+        gpu
+        for gpu in m.gpus or ()
+        if gpu.code in (LOST, RESET_REQUIRED) or (gpu.code == UNKNOWN and not is_fenced(gpu, m))
+    ]
     dead = [
         device
         for device in nvidia_pci(m)
@@ -78,11 +83,6 @@ def gpu_lost(m: Machine) -> Answer:
         sure=not (only_unknown or fell),
         remedies=_bring_back(m, gone),
     )
-
-
-def _is_lost(gpu: Gpu, m: Machine) -> bool:
-    """999 for one GPU means a dead one, but in a job it can be one that belongs to others."""
-    return gpu.code in (LOST, RESET_REQUIRED) or (gpu.code == UNKNOWN and not is_fenced(gpu, m))
 
 
 def _fell_off(m: Machine) -> OptStr:

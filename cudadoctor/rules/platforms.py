@@ -7,6 +7,7 @@ import re
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import Machine, OptVersion, StrPair
 from cudadoctor.model.rule import Answer, Found, need, rule
@@ -19,7 +20,6 @@ from cudadoctor.rules.evidence.signs import (
     torch_works,
 )
 
-_DRIVER_PACKAGES = ("nvidia-driver-", "libnvidia-compute-", "nvidia-dkms-", "cuda-drivers")
 _KIT = re.compile(r"(?i) (engineering reference )?developer kit.*")
 _WINDOWS_LIBRARIES = "/usr/lib/wsl/"
 _OLDEST_GLIBC = Version("2.17")
@@ -62,7 +62,7 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
     if m.platform.wsl == 1:
         return ("this is WSL 1", "platform.wsl", True) if wanted else None
     for package in m.driver.packages or ():
-        if package.name.startswith(_DRIVER_PACKAGES):
+        if is_driver(package):
             what = f"the Linux driver package {package.name} is installed inside"
             return what, "driver.packages", True
     known = any(folder in path for folder in (_WINDOWS_LIBRARIES, "/stubs/", "/compat"))

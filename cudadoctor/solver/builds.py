@@ -250,8 +250,7 @@ def _some_gpus(case: Case) -> list[Alternative]:
                 alone = rest[0] if len(rest) == 1 else Version("0")
                 found.append(((build.torch, alone), change))
         if found:
-            ranked = sorted(found, key=lambda entry: entry[0], reverse=True)
-            return [change for _, change in ranked]
+            return [change for _, change in sorted(found, key=lambda entry: entry[0], reverse=True)]
     return []
 
 
@@ -359,8 +358,7 @@ def _blocked(machine: Machine, knowledge: Knowledge, keep: OptStr, why: str) -> 
     beyond = best_build(changed, knowledge, keep=keep)
     if beyond.build is None:
         return Choice(build=None, why=(why, *beyond.why), alternatives=beyond.alternatives)
-    found = fitting("platform", change, beyond.build)
-    return Choice(build=None, why=(why,), alternatives=(found,))
+    return Choice(build=None, why=(why,), alternatives=(fitting("platform", change, beyond.build),))
 
 
 def _unblocked(m: Machine, kb: Knowledge) -> tuple[Machine, str]:

@@ -87,8 +87,7 @@ def _report(report: starved.ScriptReport, asked: Options) -> None:
     elif asked.markdown:
         text = starved.markdown(report)
     else:
-        lines = page.labelled(starved.rows(report), width())
-        text = "".join(f"{line.text}\n" for line in lines)
+        text = "".join(f"{line.text}\n" for line in page.labelled(starved.rows(report), width()))
     if asked.output is None:
         _to_stderr(text)
         return

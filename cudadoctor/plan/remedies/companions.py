@@ -91,8 +91,7 @@ class Question(NamedTuple):
 
     def fitting(self) -> Strings:
         """The releases for the new torch that run here, the newest first."""
-        known = self.kb.companion(self.package.name, self.build.torch)
-        return tuple(filter(self.runs_here, known))
+        return tuple(filter(self.runs_here, self.kb.companion(self.package.name, self.build.torch)))
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
@@ -152,8 +151,7 @@ def _compiled(q: Question) -> Fate:
     if nvcc is None or q.build.platform.startswith("windows"):
         return q.goes()
     text = f"{q.name} is built anew for torch {q.build.torch} with nvcc {nvcc}, "
-    release = q.package.version.partition("+")[0]
-    return q.pinned(release, note=f"{text}which can take an hour.")
+    return q.pinned(q.package.version.partition("+")[0], note=f"{text}which can take an hour.")
 
 
 def _bitsandbytes(q: Question) -> Fate:

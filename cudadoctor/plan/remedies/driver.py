@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import texts
+from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.findings import Edit, Remedies, Remedy
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
@@ -64,8 +65,7 @@ def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> Remedies:
     if bounds.highest is not None and branch > bounds.highest:
         return ()
     wanted = _maintained(max(branch, bounds.lowest or 0), bounds, kb)
-    title = f"Install NVIDIA driver {wanted} or newer"
-    return _driver("upgrade-driver", title, m, bounds, wanted)
+    return _driver("upgrade-driver", f"Install NVIDIA driver {wanted} or newer", m, bounds, wanted)
 
 
 def open_modules(m: Machine, kb: Knowledge) -> Remedies:
@@ -419,8 +419,7 @@ def wsl_driver(m: Machine) -> Remedies:
             "has no GPU."
         )
         return (step(title="Turn to WSL 2", where="windows", manual=text),)
-    names = (package.name for package in m.driver.packages or ())
-    inside = [name for name in names if name.startswith(_DRIVER_PACKAGES)]
+    inside = [package.name for package in m.driver.packages or () if is_driver(package)]
     on_windows = step(
         id="wsl-windows-driver",
         title="Install or update the NVIDIA driver on Windows",
@@ -435,15 +434,6 @@ def wsl_driver(m: Machine) -> Remedies:
     remove = _by(((*_system(m).remove.split(), *inside), ("ldconfig",)), note)
     without = step(title="Take the Linux driver out of WSL", needs_root=True, **remove)
     return (without, on_windows) if inside else (on_windows,)
-
-
-_DRIVER_PACKAGES = (
-    "nvidia-driver-",
-    "libnvidia-compute-",
-    "nvidia-utils-",
-    "nvidia-dkms-",
-    "cuda-drivers",
-)
 
 
 def _root(

@@ -390,8 +390,7 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedie
     if keeper_of(m) == "admin":
         return (step(where="admin", manual=_SCHEDULED),)
     note = "Programs that are started with it see the other GPUs only."
-    variables = variables_for(stay, redacted=m.redacted)
-    return (step(risk=Risk.PROCESS, variables=variables, note=note),)
+    return (step(risk=Risk.PROCESS, variables=variables_for(stay, redacted=m.redacted), note=note),)
 
 
 def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:

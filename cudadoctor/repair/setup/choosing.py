@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from cudadoctor.host import children
 from cudadoctor.host.local import Host
-from cudadoctor.installers.registry import BY_NAME, TOOLS
+from cudadoctor.installers.registry import TOOLS
 from cudadoctor.installers.tool import Tool
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.machine import Machine, OptBool, OptStr, Strings
@@ -19,6 +19,7 @@ from cudadoctor.plan.remedies.torch import emptied
 from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.demand import platform_of, python_of
 
+_BRING_PYTHON = {tool.name for tool in TOOLS if tool.brings_python}
 _FETCHERS = ("uv", "conda")
 """Who brings a Python if no tool was asked for, the preferred one first."""
 USUAL = Version("3.12")
@@ -90,13 +91,9 @@ class NoWay(Struct, frozen=True, kw_only=True):
     choice: Choice | None = None
 
 
-def _brings_python(tool: OptStr) -> bool:
-    return tool is not None and BY_NAME[tool].brings_python
-
-
 def suffices(known: Known, kb: Knowledge) -> bool:
     """Whether the machine's own Python serves, so that no other has to be looked for."""
-    if known.named or _brings_python(known.tool):
+    if known.named or known.tool in _BRING_PYTHON:
         return True
     choosing = _Choosing(known, kb)
     own, python = choosing.own, known.machine.python
@@ -123,7 +120,7 @@ class _Choosing:
 
     def chosen(self) -> Chosen | NoWay:
         known, own = self.known, self.own
-        if _brings_python(known.tool):
+        if known.tool in _BRING_PYTHON:
             return self._fetched(known.tool)
         found = None if known.named else _best(self.others, self.near)
         other = found if found and (known.tool == "uv" or found.brings_pip) else None
@@ -312,8 +309,7 @@ def _places(host: Host) -> Iterator[str]:
     ]
     program = ("python.exe",) if windows else ("bin", "python3")
     for folder in _kept(host):
-        names = reversed(host.listing(folder).names)
-        places += [join(folder, name, *program) for name in names]
+        places += [join(folder, name, *program) for name in reversed(host.listing(folder).names)]
     yield from (path for path in places if host.stat(path).exists)
 
 

@@ -131,8 +131,7 @@ class Setup(Struct, kw_only=True):
         look = replace(self.options, python=recipe.python, fast=False, no_smoke=False)
         self.judged = pipeline.judge(this_machine(look))
         shown = pipeline.report(self.judged, full=True)
-        lines = terminal.report(shown, terminal.Layout(width=width()))
-        self.say([Line(()), *lines, Line(())])
+        self.say([Line(()), *terminal.report(shown, terminal.Layout(width=width())), Line(())])
         self.say(saying.use(recipe, width()))
         return self._proven(self.judged)
 

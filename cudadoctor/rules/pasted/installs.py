@@ -142,8 +142,7 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
     refused = _refused(m, kb, INDEX)
     if refused is None:
         return None
-    variants = refused.values.get("variants", "")
-    remedies = _torch_here(m, kb) or _named_index(variants)
+    remedies = _torch_here(m, kb) or _named_index(refused.values.get("variants", ""))
     if refused.kind.startswith("conda"):
         remedies = by_hand(
             "right-channel",
