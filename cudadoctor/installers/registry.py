@@ -15,8 +15,8 @@ from cudadoctor.model.machine import Machine, OptStr, Strings
 TOOLS: tuple[Tool, ...] = (pixi.TOOL, conda.TOOL, uv.TOOL, pip.TOOL, docker.TOOL)
 """The first one that fits the examined environment is taken."""
 BY_NAME = {tool.name: tool for tool in TOOLS}
-BY_KIND = {tool.kind: tool for tool in (pip.TOOL, conda.TOOL, uv.TOOL, pixi.TOOL, docker.TOOL)}
-"""What `fix --as` writes, in the order in which it is listed."""
+BY_KIND = {tool.kind: tool for tool in TOOLS}
+"""What `fix --as` writes."""
 
 
 def tool_for(m: Machine, tool_name: OptStr = None) -> Tool:

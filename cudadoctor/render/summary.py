@@ -34,15 +34,11 @@ def machine_rows(machine: Machine, say: Language) -> Iterator[StrPair]:
         (say("driver"), not pasted or machine.driver.version, _driver),
         (say("gpu"), not pasted or machine.gpus or machine.pci, _gpus),
         (say("torch"), not pasted or torch.version or torch.installed is False, _torch),
-        (say("python"), pasted and machine.python.version, _python),
+        (say("python"), pasted and machine.python.version, lambda m, _: str(m.python.version)),
         (say("smoke"), not pasted, _smoke),
     ):
         if shown:
             yield label, text(machine, say)
-
-
-def _python(machine: Machine, say: Language) -> str:  # noqa: ARG001 - a row of the machine
-    return str(machine.python.version)
 
 
 def _read(machine: Machine, say: Language) -> str:

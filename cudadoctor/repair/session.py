@@ -212,8 +212,7 @@ def parse_stat(text: str) -> Process | None:
 def processes() -> Iterator[Process]:
     """All processes of this system; none where they cannot be listed."""
     with suppress(OSError):
-        numbers = filter(str.isdigit, os.listdir("/proc"))
-        yield from filter(None, map(process, map(int, numbers)))
+        yield from filter(None, map(process, map(int, filter(str.isdigit, os.listdir("/proc")))))
 
 
 def process(pid: int) -> Process | None:

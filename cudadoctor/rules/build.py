@@ -275,7 +275,10 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     Told from cudnn-shadowed and nvidia-wheels-mixed, where torch's own cuDNN would do. Cured by a
     build of torch with an older cuDNN.
     """
-    if not applies(m) or foreign(m, "libcudnn") or _cudnn_pin_broken(m, kb):
+    if not applies(m) or foreign(m, "libcudnn"):
+        return None
+    pins = library_pins(m, kb) if m.torch.requires is not None else ()
+    if any("cudnn" in pin.name and not pin.met for pin in pins):
         return None
     found = next((use for use in in_use(m) if use.library.soname.startswith("libcudnn.so")), None)
     cudnn = version_of(found.library.version) if found else None
@@ -288,12 +291,6 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
         values={"cudnn": cudnn, "gpu": gpu.name, "capability": gpu.capability},
         sure=False,
         remedies=install_torch(m, kb),
-    )
-
-
-def _cudnn_pin_broken(m: Machine, kb: Knowledge) -> bool:
-    return m.torch.requires is not None and any(
-        "cudnn" in pin.name and not pin.met for pin in library_pins(m, kb)
     )
 
 

@@ -237,18 +237,14 @@ def shm_too_small(m: Machine) -> Answer:
         evidence=("limits.shm_bytes", message),
         values={"mebibytes": "too few" if size is None else size // _MIB},
         severity=ERROR if message else severity,
-        remedies=_more_shm(m),
-    )
-
-
-def _more_shm(m: Machine) -> Remedies:
-    if m.container.kind:
-        return container_option(
+        remedies=container_option(
             m, "shm-size", "Give the container a larger /dev/shm", "--shm-size=8g"
         )
-    return by_hand(
-        "shm-size",
-        "Make /dev/shm larger",
-        "As root: `mount -o remount,size=8G /dev/shm`; for good, in /etc/fstab.",
-        "admin",
+        if m.container.kind
+        else by_hand(
+            "shm-size",
+            "Make /dev/shm larger",
+            "As root: `mount -o remount,size=8G /dev/shm`; for good, in /etc/fstab.",
+            "admin",
+        ),
     )

@@ -32,7 +32,7 @@ from cudadoctor.model.rule import Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
 from cudadoctor.rules.evidence.signs import WORDS
 from cudadoctor.rules.healthy import shortfalls
-from cudadoctor.rules.registry import rules_for
+from cudadoctor.rules.registry import RULES, pasted_rules
 
 
 def diagnose(
@@ -49,7 +49,9 @@ def diagnose(
     passed = []
     undecided = []
     ignored_found = False  # whether an ignored cause was found: then what failed is not unexplained
-    for rule in rules_for(machine) if rules is None else rules:
+    if rules is None:  # a pasted report has symptoms to judge as well
+        rules = RULES + pasted_rules() if machine.look == "report" else RULES
+    for rule in rules:
         try:
             answer = rule.judge(machine, knowledge)
         except NotKnown as missing:

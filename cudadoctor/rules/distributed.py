@@ -106,8 +106,7 @@ def launcher_variables(m: Machine) -> Answer:
         "Start the program with `torchrun`, which sets all of them together; in a job script "
         "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process.",
     )
-    unset = unset_variables(m, *names) if names else ()
-    return replace(found, remedies=unset + launched)
+    return replace(found, remedies=(unset_variables(m, *names) if names else ()) + launched)
 
 
 def _number(env: dict[str, str], name: str) -> OptInt:

@@ -390,8 +390,7 @@ def torch_sees_the_gpus(m: Machine) -> None:
     available = need(imported.cuda_available, "torch.imported.cuda_available")
     shown = "cuda_error" if imported.cuda_error else "cuda_available"
     refuse(not available, "torch does not see the GPU", f"torch.imported.{shown}")
-    failed = imported.cuda_error and not pasted
-    refuse(failed, "CUDA fails in torch", "torch.imported.cuda_error")
+    refuse(imported.cuda_error and not pasted, "CUDA fails in torch", "torch.imported.cuda_error")
     count = need(imported.device_count, fact := "torch.imported.device_count")
     counted = None if pasted else m.driver.libcuda.count
     what = f"torch counts {_gpus(count)}" + (f", CUDA {counted}" if counted else "")

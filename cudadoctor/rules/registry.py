@@ -9,7 +9,7 @@ from types import ModuleType
 from msgspec.structs import replace
 
 from cudadoctor.knowledge.tables import table
-from cudadoctor.model.machine import Machine, Strings
+from cudadoctor.model.machine import Strings
 from cudadoctor.model.rule import Rule
 from cudadoctor.rules import (
     build,
@@ -63,11 +63,6 @@ def pasted_rules() -> tuple[Rule, ...]:
     for rule in RULES + of_installers:
         deeper[rule.cause] = (*deeper.get(rule.cause, ()), *rule.yields_to)
     return of_installers + reported.reported_rules(deeper)
-
-
-def rules_for(machine: Machine) -> tuple[Rule, ...]:
-    """The rules that judge this machine: a pasted report has symptoms to judge as well."""
-    return RULES + pasted_rules() if machine.look == "report" else RULES
 
 
 def explained_rules() -> tuple[Rule, ...]:

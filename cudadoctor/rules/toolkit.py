@@ -262,8 +262,7 @@ def _same_major(toolkit: Toolkit, cuda: Version) -> bool:
 
 def _gravity(m: Machine) -> Severity:
     """What made the action of a report fail is an error; a local look only warns of it."""
-    failed = m.look == "report" and bool(m.build.needed_by)
-    return ERROR if failed else WARNING
+    return ERROR if m.look == "report" and m.build.needed_by else WARNING
 
 
 def _install(m: Machine) -> Remedies:

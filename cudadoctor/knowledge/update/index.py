@@ -368,7 +368,6 @@ def archs_in(library: bytes) -> list[str] | None:
 def specifier_on(name: str, requires: Iterable[str]) -> str:
     """The specifier of the first requirement on a project that holds without an extra, "" none."""
     for requirement in map(Requirement, requires):
-        plain = "extra" not in str(requirement.marker)
-        if plain and canonicalize_name(requirement.name) == name:
+        if canonicalize_name(requirement.name) == name and "extra" not in str(requirement.marker):
             return str(requirement.specifier)
     return ""

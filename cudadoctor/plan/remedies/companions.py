@@ -278,8 +278,7 @@ def _needed_by(
         seen.add(end)
         for asked in filter(None, map(cut, installed[name].requires)):
             wanted = set(_EXTRA.findall(asked.marker))
-            follows = not wanted or "*" in extras or wanted & extras
-            if follows and asked.name not in TORCH_FAMILY:
+            if asked.name not in TORCH_FAMILY and (not wanted or {"*", *wanted} & extras):
                 open_ends.append((asked.name, frozenset(asked.extras)))
     return {name for name, _ in seen} - {*roots}
 

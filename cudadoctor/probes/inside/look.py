@@ -404,8 +404,7 @@ def say_shadows(path):  # type: (list[tuple[str, str]]) -> None
         names = names_in(entry) or []
         stems = {file.partition(".")[0] for file in names} & TORCH_IMPORTS
         for stem in sorted(stems - STARTED - set(sys.builtin_module_names)):
-            package = exists(join(entry, stem, "__init__.py"))
-            name = stem if package else module_file(names, stem)
+            name = stem if exists(join(entry, stem, "__init__.py")) else module_file(names, stem)
             if name:
                 found.append(join(entry, name))
     say("shadows", files=found)

@@ -179,8 +179,7 @@ def handle(ask: Ask, index: int) -> Any:
 
 
 def memory(value: Any) -> dict[str, Any]:
-    reserved = getattr(value, "reserved", None)
-    return {"total": value.total, "used": value.used, "reserved": reserved}
+    return {"total": value.total, "used": value.used, "reserved": getattr(value, "reserved", None)}
 
 
 def processes(ask: Ask, device: Any) -> Answer:

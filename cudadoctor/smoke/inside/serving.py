@@ -89,5 +89,4 @@ def _run(order: Fields) -> None:
     try:
         measuring.run(order)
     except BaseException as problem:
-        oom = measuring.is_oom(problem)
-        say("failed", error=wire.words(problem), oom=oom)
+        say("failed", error=wire.words(problem), oom=measuring.is_oom(problem))
