@@ -131,7 +131,7 @@ def test_any_process_of_the_training_step_may_be_killed(
     assert document is None or not causes(document) & DAMAGE
 
 
-@pytest.mark.parametrize(("turn", "command"), enumerate(["facts", "fix --print", "smoke"]))
+@pytest.mark.parametrize(("turn", "command"), [*enumerate(["facts", "fix --print", "smoke"])])
 def test_other_commands_survive_a_killed_child_too(
     host: Sick, python_cpu: str, turn: int, command: str
 ) -> None:
