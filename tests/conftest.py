@@ -5,6 +5,8 @@ from __future__ import annotations
 import compileall
 import os
 import signal
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compile the doctor once: under PYTHONDONTWRITEBYTECODE each child of a test would anew."""
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(cudadoctor.__file__).parent, quiet=2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the tests as pytest compiles them, or each worker of each run would do it again."""
+    usual, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = usual
 
 
 def _interpreter(variable: str, usual: str) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from imports_read import ROOT, Module, circles, modules, ours
 
-MODULES = modules()
 REPOSITORY = ROOT.parent
 
 CORE = (
@@ -102,17 +101,17 @@ def is_inside(name: str) -> bool:
 
 def outside() -> list[Module]:
     """All modules but the scripts that other interpreters run."""
-    return [module for name, module in MODULES.items() if not is_inside(name)]
+    return [module for name, module in modules().items() if not is_inside(name)]
 
 
 def test_no_module_is_imported_in_a_circle_at_its_start() -> None:
-    graph = {name: ours(module.early) - {name} for name, module in MODULES.items()}
+    graph = {name: ours(module.early) - {name} for name, module in modules().items()}
     assert circles(graph) == []
 
 
 def test_no_module_is_imported_in_a_circle() -> None:
     """Imports inside functions count: a circle behind one is a circle."""
-    graph = {name: ours(module.all) - {name} for name, module in MODULES.items()}
+    graph = {name: ours(module.all) - {name} for name, module in modules().items()}
     assert circles(graph) == []
 
 
@@ -122,7 +121,7 @@ def test_a_circle_would_be_found() -> None:
 
 
 def test_the_core_names_only_modules_that_exist() -> None:
-    assert not {*CORE, *SHELL, *SHELL_PACKAGES, *DIRECTION, *UPWARD} - MODULES.keys()
+    assert not {*CORE, *SHELL, *SHELL_PACKAGES, *DIRECTION, *UPWARD} - modules().keys()
 
 
 def allowed(name: str) -> set[str]:
@@ -130,7 +129,7 @@ def allowed(name: str) -> set[str]:
 
 
 def test_the_core_touches_no_world_and_imports_nothing_that_looks() -> None:
-    for name, module in MODULES.items():
+    for name, module in modules().items():
         if within(name, *CORE):
             assert not module.foreign & WORLD - allowed(name), name
             assert not [other for other in ours(module.all) if within(other, *UPWARD)], name
@@ -138,7 +137,7 @@ def test_the_core_touches_no_world_and_imports_nothing_that_looks() -> None:
 
 @pytest.mark.parametrize("place", sorted(DIRECTION))
 def test_imports_go_one_way(place: str) -> None:
-    for name, module in MODULES.items():
+    for name, module in modules().items():
         if within(name, place) and not is_inside(name):
             strange = [other for other in ours(module.all) if not within(other, *DIRECTION[place])]
             assert not strange, name
@@ -181,17 +180,23 @@ def used_of_os(source: ast.Module) -> set[str]:
 
 # --- the scripts that run in other interpreters ---------------------------------------------
 
-SCRIPTS = [module for module in MODULES.values() if is_inside(module.name)]
 OWN = (
     *("probes.inside.nvml", "probes.inside.cuda", "probes.inside.nodes"),
     "bench.script.inside.sampler",
 )
 """Run by the doctor's own Python, to be left behind where they hang."""
-FOREIGN = [script for script in SCRIPTS if script.name not in OWN]
+
+
+def scripts() -> list[Module]:
+    return [module for module in modules().values() if is_inside(module.name)]
+
+
+def foreign_scripts() -> list[Module]:
+    return [script for script in scripts() if script.name not in OWN]
 
 
 def test_a_script_for_other_interpreters_is_python_3_6() -> None:
-    for module in FOREIGN:
+    for module in foreign_scripts():
         ast.parse(module.path.read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
@@ -200,14 +205,14 @@ def test_the_oldest_interpreter_compiles_every_script() -> None:
     if not python.exists():
         pytest.skip("no Python 3.6 here")
     code = "import sys\nfor path in sys.argv[1:]:\n compile(open(path, 'rb').read(), path, 'exec')"
-    paths = [str(script.path) for script in FOREIGN]
+    paths = [str(script.path) for script in foreign_scripts()]
     ran = subprocess.run([python, "-c", code, *paths], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_a_script_for_other_interpreters_needs_no_package() -> None:
     """The standard library alone; what trains imports torch too, and its own folder."""
-    for module in SCRIPTS:
+    for module in scripts():
         trains = within(module.name, "smoke.inside")
         more = {"torch", "numpy"} if trains else set[str]()
         more |= {"pynvml"} if module.name in {*OWN, "smoke.inside.measuring"} else set()
@@ -281,7 +286,7 @@ def test_a_fast_check_loads_nothing_heavy_and_its_imports_are_counted(
     assert not names & {*heavy, "tomllib", "asyncio", "email", "ssl", "urllib.request"}
     assert "cudadoctor.rules.registry" in names
     assert len(names) <= MOST_MODULES
-    ours_too = [MODULES[name] for name in MODULES if f"cudadoctor.{name}" in names]
+    ours_too = [modules()[name] for name in modules() if f"cudadoctor.{name}" in names]
     path_first = {"cli.fast", "__main__"}  # nothing may be imported before the path is settled
     evaluated = [
         module.name

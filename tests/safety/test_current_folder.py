@@ -163,9 +163,8 @@ COMMANDS = {
     ("command", "way"),
     [
         (command, way)
-        for command in COMMANDS
-        for way in WAYS
-        if way in ("path", "whole") or command in ("check", "fix")
+        for turn, command in enumerate(COMMANDS)
+        for way in (WAYS if command in ("check", "fix") else share(("path", "whole"), 2, turn))
     ],
 )
 def test_no_command_runs_anything_of_the_folder(

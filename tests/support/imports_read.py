@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ class Module(NamedTuple):
         return {name.split(".")[0] for name in self.all} - {NAME, "__future__"}
 
 
-def modules() -> dict[str, Module]:
+@cache
+def modules() -> Mapping[str, Module]:
     """Every module of the package by its dotted name without `cudadoctor.`."""
     paths = {_name(path): path for path in sorted(ROOT.rglob("*.py"))}
     return {name: _module(name, path, paths) for name, path in paths.items()}
