@@ -427,7 +427,7 @@ def note_pairs(notes: Looked, answer: Streamed, gpus: tuple[Gpu, ...] | None) ->
         notes.fact("driver.pairs", tuple(pair for pair, _ in pairs), SOURCE)
         for place, (_, line) in enumerate(pairs):
             for name, code in dict(line.get("refused") or {}).items():
-                if code not in UNSUPPORTED and name in _FACTS:
+                if name in _FACTS:
                     notes.gap(f"driver.pairs.{place}.{_FACTS[name]}", refusal(code))
 
 

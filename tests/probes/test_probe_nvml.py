@@ -423,10 +423,11 @@ def test_links_after_one_that_is_refused_are_not_taken_for_missing(standins: Sta
     assert "code 23" in gaps(seen)["gpus.0.nvlink_down"]
 
 
-def test_what_is_refused_between_two_gpus_has_its_reason(standins: StandIns) -> None:
-    seen = asked(standins, "count = 2\nnvmlDeviceGetP2PStatus = 23")
+@pytest.mark.parametrize("code", [3, 23], ids=["not supported", "refused"])
+def test_what_is_refused_between_two_gpus_has_its_reason(standins: StandIns, code: int) -> None:
+    seen = asked(standins, f"count = 2\nnvmlDeviceGetP2PStatus = {code}")
     assert seen.facts["driver.pairs"][0].p2p is None
-    assert gaps(seen) == {"driver.pairs.0.p2p": "NVML refused it with code 23"}
+    assert gaps(seen) == {"driver.pairs.0.p2p": f"NVML refused it with code {code}"}
 
 
 @pytest.mark.parametrize("scenario", ["", "gpu0.nvmlDeviceGetName = hang", "nvmlInit = crash"])

@@ -137,7 +137,8 @@ def wrong(fault: Fault, seen: Seen) -> str | None:
         return f"{fault}: {len(seen.gpus)} GPUs are left"
     alarms = seen.false_alarms()
     if fault == NO_INSTANCE._replace(gpus=fault.gpus):
-        return None if alarms == {"mig-misconfigured"} else f"{fault}: {alarms}"
+        # The machine around it counts GPUs that CUDA would not count then: several contradict it.
+        return None if alarms - {"unknown"} == {"mig-misconfigured"} else f"{fault}: {alarms}"
     if fault.does in ("15", "16") and fault.function.startswith("nvmlDeviceGet"):
         alarms -= {"gpu-lost"}
     if not fault.essential:
