@@ -116,8 +116,8 @@ def from_document(data: Any) -> Machine:
     """The same from the document's plain data: facts, or a check that holds them."""
     if not isinstance(data, dict):
         raise FactsError("This is no facts document: it is not a JSON object")
-    if _measure(data):
-        data = _shortened(data)
+    _demand_measure(data)
+    data = _shortened(data)
     if isinstance(data.get("facts"), dict) and "verdict" in data:
         data = data["facts"]
     for name in ("symptoms", "installs"):
@@ -145,7 +145,12 @@ def from_document(data: Any) -> Machine:
 
 
 def _shortened(data: Any) -> Any:
-    """The data with no more digits in a row than anything has: int() refuses 4,301 of them."""
+    """The data with no more digits in a row than anything has: int() refuses 4,301 of them.
+
+    A number that 64 bits do not hold is not known.
+    """
+    if isinstance(data, (int, float)) and not -_LARGEST <= data < _LARGEST:
+        return None
     if isinstance(data, str):
         return _ENDLESS.sub(lambda digits: digits[0][:_MOST_DIGITS], data)
     if isinstance(data, dict):
@@ -153,12 +158,9 @@ def _shortened(data: Any) -> Any:
     return [_shortened(item) for item in data] if isinstance(data, list) else data
 
 
-def _measure(data: Any) -> bool:
-    """Whether some text holds endless digits.
-
-    Raises FactsError for a document that no machine can be behind: too much, too deep.
-    """
-    endless, values, level = False, 0, [data]
+def _demand_measure(data: Any) -> None:
+    """Raise FactsError for a document that no machine can be behind: too much, too deep."""
+    values, level = 0, [data]
     for _ in range(MOST_DEPTH):
         below: list[Any] = []
         for part in level:
@@ -166,17 +168,12 @@ def _measure(data: Any) -> bool:
                 if len(part) > MOST_IN_ONE:
                     raise FactsError(_TOO_MANY)
                 below += part.values() if isinstance(part, dict) else part
-            elif isinstance(part, str):
-                endless = endless or _ENDLESS.search(part) is not None
-            elif isinstance(part, (int, float)) and not -_LARGEST <= part < _LARGEST:
-                raise FactsError("This facts document holds a number that is out of range")
         values += len(below)
         if values > MOST_VALUES:
             raise FactsError(f"A facts document may hold {MOST_VALUES} values at most")
         level = below
     if level:
         raise FactsError(_TOO_DEEP)
-    return endless
 
 
 def _plain(value: object) -> str:
