@@ -43,8 +43,8 @@ def check(value: object) -> None:
         value = assembled([value])
     if isinstance(value, Machine):
         written = factfile.dumps(value)
-        again = factfile.dumps(factfile.loads(written))
-        assert _told(again) == _told(json.dumps(_as_read(json.loads(written))))
+        reread = factfile.dumps(factfile.loads(written))
+        assert _told(reread) == _told(json.dumps(_as_read(json.loads(written))))
     elif isinstance(value, Section):
         plain = msgspec.json.decode(factfile.compact(value))
         again = msgspec.convert(plain, type(value), dec_hook=_versions, str_keys=True)
