@@ -111,7 +111,7 @@ def read(folder: Path) -> list[tuple[str, BenchResult]]:
 
 def readme(recipes: Path, measured: Sequence[tuple[str, BenchResult]]) -> str:
     """The whole page."""
-    names = sorted(path.name for path in (recipes / "install").iterdir() if path.is_dir())
+    names = sorted(path.parent.name for path in (recipes / "install").glob("*/requirements.txt"))
     links = ", ".join(f"[{name}](install/{name})" for name in names)
     variants = textwrap.fill(links, 98, initial_indent="  ", subsequent_indent="  ")
     parts = [TOP.format(variants=variants), table(measured), sources(measured)]
