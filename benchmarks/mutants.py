@@ -200,7 +200,7 @@ def put_in(source: Source, tree: ast.Module) -> None:
 
 def _put(name: str, was: Any, value: Any) -> None:
     if isinstance(was, Rule) and isinstance(value, Rule):
-        _put(name, was.judge, value.judge)
+        _put(name, _judging(was), _judging(value))
         for field in was.__struct_fields__:
             if field != "judge":
                 msgspec.structs.force_setattr(was, field, getattr(value, field))
@@ -219,6 +219,12 @@ def _put(name: str, was: Any, value: Any) -> None:
         for module in list(sys.modules.values()):
             if getattr(module, "__dict__", {}).get(name) is was:
                 setattr(module, name, value)
+
+
+def _judging(changed: Rule) -> Any:
+    """The function that a rule was made of: its judge holds it, to hand over what it takes."""
+    (held,) = changed.judge.__closure__ or ()
+    return held.cell_contents
 
 
 def remembered() -> Iterator[Any]:
