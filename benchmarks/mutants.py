@@ -200,7 +200,7 @@ def put_in(source: Source, tree: ast.Module) -> None:
 
 def _put(name: str, was: Any, value: Any) -> None:
     if isinstance(was, Rule) and isinstance(value, Rule):
-        _put(name, _judging(was), _judging(value))
+        _put(name, function_of(was), function_of(value))
         for field in was.__struct_fields__:
             if field != "judge":
                 msgspec.structs.force_setattr(was, field, getattr(value, field))
@@ -221,7 +221,7 @@ def _put(name: str, was: Any, value: Any) -> None:
                 setattr(module, name, value)
 
 
-def _judging(changed: Rule) -> Any:
+def function_of(changed: Rule) -> Any:
     """The function that a rule was made of: its judge holds it, to hand over what it takes."""
     (held,) = changed.judge.__closure__ or ()
     return held.cell_contents

@@ -9,7 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 
+from mutants import function_of
 from mutations import ROOT, Source, mutants, shown
+
+from cudadoctor.rules.registry import RULES
 
 
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Source:
@@ -62,3 +65,8 @@ def test_a_sample_is_the_same_for_the_same_seed() -> None:
     )
     assert first == again != other
     assert all(was != now for _, was, now in first)
+
+
+def test_a_mutant_reaches_the_function_of_every_rule() -> None:
+    for rule in RULES:
+        assert function_of(rule).__name__.replace("_", "-") == rule.name
