@@ -38,6 +38,7 @@ else:
     import tomli as tomllib
 
 from cudadoctor.model.rule import Rule
+from cudadoctor.rules.registry import RULES
 
 HERE = Path(__file__).parent
 TARGETS = ("cudadoctor/rules/**/*.py", "cudadoctor/probes/target.py")
@@ -201,9 +202,10 @@ def put_in(source: Source, tree: ast.Module) -> None:
 def _put(name: str, was: Any, value: Any) -> None:
     if isinstance(was, Rule) and isinstance(value, Rule):
         _put(name, function_of(was), function_of(value))
-        for field in was.__struct_fields__:
-            if field != "judge":
-                msgspec.structs.force_setattr(was, field, getattr(value, field))
+        # The registry holds copies, which know what explains them.
+        for rule in (was, *(rule for rule in RULES if rule.name == was.name)):
+            for field in {*was.__struct_fields__} - {"judge", "yields_to"}:
+                msgspec.structs.force_setattr(rule, field, getattr(value, field))
     elif isinstance(was, types.FunctionType):
         if isinstance(value, types.FunctionType):
             was.__code__, was.__defaults__ = value.__code__, value.__defaults__
