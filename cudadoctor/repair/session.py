@@ -117,7 +117,7 @@ class Command:
         self._take(rest)
 
     def _take(self, raw: bytes) -> None:
-        # A carriage return starts a progress bar anew: what came last is what counts.
+        # A carriage return overwrites a progress bar: only what came last counts.
         line = bare(raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
         if line.strip():
             self.lines.append(line)

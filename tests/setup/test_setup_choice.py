@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from packaging.version import Version
 from scenario_reader import machine_like
 
 from cudadoctor import knowledge
+from cudadoctor.host.local import LocalHost
 from cudadoctor.model.machine import Machine
+from cudadoctor.repair.setup import choosing
 from cudadoctor.repair.setup.choosing import (
     Base,
     Chosen,
@@ -243,3 +246,18 @@ def test_the_launcher_of_windows_tells_paths() -> None:
         "C:\\Python311\\python.exe",
         "D:\\py\\python.exe",
     ]
+
+
+def test_a_variable_that_names_a_program_of_the_current_folder_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "mamba"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CONDA_EXE", raising=False)
+    monkeypatch.setenv("MAMBA_EXE", "mamba")
+    assert "conda" not in choosing.tools(LocalHost())
+    monkeypatch.setenv("MAMBA_EXE", str(program))
+    assert choosing.tools(LocalHost())["conda"] == str(program)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from os.path import abspath, join
+from os.path import isabs, join
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -343,4 +343,5 @@ def _program(host: Host, tool: Tool) -> OptStr:
     places = [host.env.get(name[1:]) for name in tool.found if name.startswith("$")]
     places += map(host.which, tool.programs)
     places += [join(home, name) for name in tool.found if "/" in name and home]
-    return next((abspath(path) for path in places if path and host.stat(path).exists), None)
+    # A relative one would be a file of the current folder.
+    return next((path for path in places if path and isabs(path) and host.stat(path).exists), None)
