@@ -10,9 +10,9 @@ from msgspec import Struct
 from cudadoctor import __version__, knowledge
 from cudadoctor.cli.options import Options
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Diagnosis, Edit, Finding, Plan, Step, Wishes
+from cudadoctor.model.findings import Diagnosis, Finding, Plan, Step, Wishes
 from cudadoctor.model.machine import Machine, OptFloat, Strings
-from cudadoctor.model.trust import PLACEHOLDER, Command, Foreign, Word, foreign, ours
+from cudadoctor.model.trust import PLACEHOLDER, USER, Command, Foreign, Word, foreign, ours
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report
 from cudadoctor.rules.diagnose import diagnose
@@ -92,7 +92,7 @@ def shareable(shown: Report) -> Report:
     shade, replace = shown.shade, msgspec.structs.replace
     own = {
         shown.machine.python.executable: ours(PLACEHOLDER),
-        shown.machine.identity.user: ours("<user>"),
+        shown.machine.identity.user: ours(USER),
     }
 
     def word(named: Word, first: bool = False) -> Word:
@@ -115,7 +115,9 @@ def shareable(shown: Report) -> Report:
             note=step.note and shade(step.note),
             resolution=step.resolution and shade(step.resolution),
             variables={name: value and word(value) for name, value in step.variables.items()},
-            edits=tuple(Edit(file=shade(edit.file), what=shade(edit.what)) for edit in step.edits),
+            edits=tuple(
+                replace(edit, file=shade(edit.file), what=shade(edit.what)) for edit in step.edits
+            ),
         )
 
     asked = shown.diagnosis.next_command

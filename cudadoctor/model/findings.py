@@ -53,10 +53,15 @@ Where = Literal["here", "host", "container", "windows", "admin"]
 
 
 class Edit(Struct, frozen=True, kw_only=True):
-    """A change to a file that the user makes by hand."""
+    """A change to a file.
+
+    mode: "write" makes what the whole file, "append" adds it at the end; both are printed as a
+    command that can be pasted. With "by hand" what describes the change, which the user makes.
+    """
 
     file: str
     what: str
+    mode: Literal["by hand", "write", "append"] = "by hand"
 
 
 class PackageChange(Struct, frozen=True, kw_only=True):

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cudadoctor.knowledge import Knowledge
-    from cudadoctor.model.findings import PackageChange
+    from cudadoctor.model.findings import Edit, PackageChange
 
 PLACEHOLDER = "$PYTHON"
 """Stands for an interpreter whose path is not known or not to be believed: the reader sets it."""
+
+USER = "$USER"
+"""Stands for the user's name where it is not known or not to be shown: the shell fills it in."""
 
 NOT_TAKEN = (
     "The command needs a name, a path or an address that is not taken from a document; "
@@ -161,6 +164,14 @@ class Exit:
             return None
         return {name: None if value is None else ours(value) for name, value in wanted.items()}
 
+    def edits(self, wanted: tuple[Edit, ...]) -> tuple[Edit, ...]:
+        """Of a foreign machine a file elsewhere than usual is left to be written by hand."""
+        if not self._foreign:
+            return wanted
+        return tuple(
+            edit if _fits(_WRITTEN, edit.file) else replace(edit, mode="by hand") for edit in wanted
+        )
+
     def change(self, wanted: PackageChange) -> PackageChange | None:
         """A change of packages without strangers to remove; None where one is to be installed."""
         if not self._foreign:
@@ -248,6 +259,7 @@ _SYSTEM = (
     rf"(?:{_PARTS})\d{{0,3}}(?:-(?:{_PARTS}|G0\d|\d{{1,3}}(?:\.\d{{1,3}}){{0,2}}(?:xx)?))*"
     rf"(?::(?:amd64|arm64|i386))?|(?:linux|proxmox|kernel)-(?:headers|devel)-{_KERNEL}"
 )
+_WRITTEN = r"/etc/[a-z0-9._-]+(?:/[A-Za-z0-9._-]+){0,3}"
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
 
 _NEW = r"\.venv-torch(?:-conda|-py\d{2,3})?"

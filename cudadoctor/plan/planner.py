@@ -131,7 +131,12 @@ def _step(
         notes.append(NOT_TAKEN)
     note = joined(*notes)
     return Step(
-        **fields, commands=commands, variables=variables, edits=edits, packages=change, note=note
+        **fields,
+        commands=commands,
+        variables=variables,
+        edits=way_out.edits(edits),
+        packages=change,
+        note=note,
     )
 
 

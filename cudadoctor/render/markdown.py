@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Confidence, Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
-from cudadoctor.render.shells import command_lines, step_lines
+from cudadoctor.render.shells import command_lines, edits_by_hand, step_lines
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -139,7 +139,7 @@ class _Page:
         self.block(f"- {word}: {escaped(spoken(step.title))} ({cost})")
         if manual := summary.manual_of(step):
             self.block(f"  {_prose(spoken(manual))}")
-        for edit in step.edits:
+        for edit in edits_by_hand(step):
             self.block(f"  {_paragraph(self.say('in {file}:', file=edit.file))}")
             self.fenced(edit.what.splitlines(), "")
         self.fenced(step_lines(step, self.shown.machine), "sh")

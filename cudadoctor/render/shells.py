@@ -14,7 +14,7 @@ from typing import Literal
 
 from cudadoctor.model.findings import Edit, Step
 from cudadoctor.model.machine import Machine, OptStr, Strings, StrPair
-from cudadoctor.model.trust import PLACEHOLDER, Command, ours
+from cudadoctor.model.trust import PLACEHOLDER, USER, Command, ours
 from cudadoctor.render import inert
 
 ShellName = Literal["bash", "fish", "powershell"]
@@ -31,17 +31,19 @@ _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 class Shell(ABC):
     """How a shell says what a script needs: templates of its lines, and its way to quote.
 
-    suffix: of the names of its files. elevate: what goes before a command for root. usual: the
-    interpreter, if the reader sets none; python: the variable that names it, set by python_default,
-    and by python_absolute as seen from another folder.
+    suffix: of the names of its files. elevate: what goes before a command for root. restart: what
+    restarts the machine. usual: the interpreter, if the reader sets none; python: the variable that
+    names it, set by python_default, and by python_absolute as seen from another folder.
     """
 
     suffix: str
     elevate = "sudo "
+    restart = "reboot"
     usual = "python3"
     python: str
     python_default: str
     python_absolute: str
+    user = '"$USER"'
     first: Strings = ()
     """What stops a script at the first failure."""
     apart: Strings
@@ -98,10 +100,19 @@ class Shell(ABC):
             return self.unsetting.format(name=name)
         return self.setting.format(name=name, value=self.quoted(value))
 
+    @abstractmethod
+    def file(self, edit: Edit, root: str) -> Strings:
+        """Lines that write the file of an edit or append to it. root: what goes before a command.
+
+        The text comes from the tables: it is shown and written as it stands.
+        """
+
     def quoted(self, word: str) -> str:
         """The word as one word of the shell, on one line."""
         if word == PLACEHOLDER:
             return self.python
+        if word == USER:
+            return self.user
         if word.startswith(HERE):
             return self.here.format(self.quoted(word.removeprefix(HERE)))
         return self._quoted(word)
@@ -146,6 +157,15 @@ class Posix(Shell):
     def __init__(self, newline: str = "newline") -> None:
         self._newline = newline
 
+    def file(self, edit: Edit, root: str) -> Strings:
+        mode = "-a " if edit.mode == "append" else ""
+        lines = edit.what.strip("\n").splitlines()
+        end = "EOF"
+        while end in lines:
+            end += "_"
+        opening = f"{root}tee {mode}{self.quoted(edit.file)} >/dev/null <<'{end}'"
+        return (opening, *map(inert, lines), end)
+
     def newlines(self, body: str) -> Strings:
         name = self._newline
         if f'"${name}"' not in body:
@@ -186,6 +206,11 @@ class Fish(Shell):
     keeping = "set -q {name}; and set -gx {kept} ${name}"
     restoring = "if set -q {kept}; set -gx {name} ${kept}; set -e {kept}; else; set -e {name}; end"
 
+    def file(self, edit: Edit, root: str) -> Strings:
+        mode = "-a " if edit.mode == "append" else ""
+        lines = " ".join(map(self.quoted, edit.what.strip("\n").splitlines()))
+        return (f"printf '%s\\n' {lines} | {root}tee {mode}{self.quoted(edit.file)} >/dev/null",)
+
     def _quoted(self, word: str) -> str:
         """In single quotes only \\ and ' are special."""
         if re.fullmatch(r"[A-Za-z0-9_./:=+,@-]+", word):
@@ -207,8 +232,10 @@ class PowerShell(Shell):
 
     suffix = "ps1"
     elevate = ""
+    restart = "Restart-Computer"
     usual = "python"
     python = "$PYTHON"
+    user = "$env:USERNAME"
     python_default = (
         "if (-not $PYTHON) { $PYTHON = if ($env:PYTHON) { $env:PYTHON } else { 'python' } }"
     )
@@ -229,6 +256,11 @@ class PowerShell(Shell):
         "if (Test-Path Env:{kept}) {{ $env:{name} = $env:{kept}; Remove-Item Env:{kept} }} "
         "else {{ Remove-Item Env:{name} -ErrorAction SilentlyContinue }}"
     )
+
+    def file(self, edit: Edit, root: str) -> Strings:  # noqa: ARG002 - it has no sudo
+        verb = "Add-Content" if edit.mode == "append" else "Set-Content"
+        lines = ", ".join(map(self.quoted, edit.what.strip("\n").splitlines()))
+        return (f"{verb} -LiteralPath {self.quoted(edit.file)} -Value {lines}",)
 
     def _quoted(self, word: str) -> str:
         """A single-quoted string, or a sum of strings and character codes."""
@@ -267,10 +299,34 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
 
 
 def step_lines(step: Step, machine: Machine) -> list[str]:
-    """The lines of a step to paste: one for each variable and each command."""
+    """The lines of a step to paste: each variable, each file that is written, each command.
+
+    A restart of the machine stands last where the step needs one.
+    """
     shell = _shell_of(machine)
-    found = [shell.variable(name, value) for name, value in step.variables.items()]
-    return found + command_lines(step.commands, machine, shell.elevate if step.needs_root else "")
+    root = elevation(step, machine, shell)
+    lines = [shell.variable(name, value) for name, value in step.variables.items()]
+    for edit in written_edits(step):
+        lines += shell.file(edit, root)
+    lines += command_lines(step.commands, machine, root)
+    restarts = step.reboot and lines and not any("reboot" in argv for argv in step.commands)
+    return [*lines, f"{root}{shell.restart}"] if restarts else lines
+
+
+def written_edits(step: Step) -> tuple[Edit, ...]:
+    """The edits of a step that commands make; none where the user makes one of them."""
+    by_hand = any(edit.mode == "by hand" for edit in step.edits)
+    return () if by_hand else step.edits
+
+
+def edits_by_hand(step: Step) -> tuple[Edit, ...]:
+    """The edits of a step that are told, since no command makes them."""
+    return () if written_edits(step) else step.edits
+
+
+def elevation(step: Step, machine: Machine, shell: Shell) -> str:
+    """What goes before a step's commands: nothing where they run as root already."""
+    return shell.elevate if step.needs_root and machine.identity.user != "root" else ""
 
 
 def command_lines(commands: tuple[Command, ...], machine: Machine, root: str = "") -> list[str]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
-from cudadoctor.render.shells import command_line, step_lines
+from cudadoctor.render.shells import command_line, edits_by_hand, step_lines
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -160,7 +160,7 @@ class _Page(_Lines):
         self.text(word, title, tail=f"[{self.say(summary.cost_of(step))}]")
         if manual := summary.manual_of(step):
             self.text("", self.say.spoken(manual), indent=2)
-        for edit in step.edits:
+        for edit in edits_by_hand(step):
             self.text("", self.say("in {file}:", file=edit.file), indent=2)
             for line in edit.what.splitlines():
                 # Not wrapped either: TOML takes no break within a value.

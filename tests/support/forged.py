@@ -228,7 +228,7 @@ PROGRAMS = {
     *("nixos-rebuild", "modprobe", "nvidia-modprobe", "nvidia-smi", "systemctl", "dkms", "akmods"),
     *("mokutil", "kmodgenca", "update-initramfs", "dracut", "dracut-rebuild", "mkinitcpio"),
     *("ldconfig", "wsl.exe", "cudadoctor", "dmesg", "lspci", "nvcc", "env", "ls", "cat", "g++"),
-    *("free", "df"),
+    *("free", "df", "reboot", "tee", "usermod", "Restart-Computer"),
 }
 MADE = re.compile(r"python3\.\d+|\.venv-torch[a-z0-9-]*(/bin/python|\\Scripts\\python\.exe)")
 WORD = re.compile(r"[A-Za-z0-9*.$-][\w.+:/=<>~!,*\\-]*|/[\w./-]+")
@@ -351,8 +351,20 @@ def _usual(machine: Machine) -> ShellName:
     return "powershell" if machine.platform.system == "Windows" else "bash"
 
 
+WRITES = re.compile(r"(?:sudo )?tee (?:-a )?/etc/[\w./-]+ >/dev/null <<'(EOF_*)'")
+PRINTS = re.compile(r"printf '%s\\n' .* \| (?:sudo )?tee (?:-a )?/etc/[\w./-]+ >/dev/null")
+
+
 def _lines(where: str, lines: list[str], shell: ShellName) -> Iterator[tuple[str, str, list[str]]]:
-    for line in lines:
+    ending = None
+    for line in _unfolded(lines):
+        if ending or (found := WRITES.fullmatch(line)):
+            yield "edit", line, []
+            ending = found[1] if not ending else ending if line != ending else None
+            continue
+        if PRINTS.fullmatch(line):
+            yield "edit", line, []
+            continue
         if line.startswith("#"):
             continue
         if PREPARED.fullmatch(line) or line in _prepared():
@@ -362,6 +374,17 @@ def _lines(where: str, lines: list[str], shell: ShellName) -> Iterator[tuple[str
             yield where, line, []
             continue
         yield where, line, _words(line, shell) if "import torch" not in line else []
+
+
+def _unfolded(lines: list[str]) -> Iterator[str]:
+    """Commands on one line each, that were folded to the width of a page."""
+    begun = ""
+    for line in lines:
+        if line.endswith((" \\", " `")):
+            begun += line[:-1].lstrip() if begun else line[:-1]
+        else:
+            yield begun + line.lstrip() if begun else line
+            begun = ""
 
 
 @cache
