@@ -356,14 +356,15 @@ PRINTS = re.compile(r"printf '%s\\n' .* \| (?:sudo )?tee (?:-a )?/etc/[\w./-]+ >
 
 
 def _lines(where: str, lines: list[str], shell: ShellName) -> Iterator[tuple[str, str, list[str]]]:
-    ending = None
+    ending = ""
     for line in _unfolded(lines):
-        if ending or (found := WRITES.fullmatch(line)):
+        if ending:
             yield "edit", line, []
-            ending = found[1] if not ending else ending if line != ending else None
+            ending = ending if line != ending else ""
             continue
-        if PRINTS.fullmatch(line):
+        if found := WRITES.fullmatch(line) or PRINTS.fullmatch(line):
             yield "edit", line, []
+            ending = found[1] if found.groups() else ""
             continue
         if line.startswith("#"):
             continue
