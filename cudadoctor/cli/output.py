@@ -53,10 +53,25 @@ def width() -> int:
     """Columns to lay the report out for: COLUMNS, else the terminal's, else 80."""
     given = os.environ.get("COLUMNS", "")
     columns = int(given) if given.isdecimal() else 0
-    if not columns and sys.__stdout__ is not None:
+    if not columns:
+        # Of sys.stdout: PYTHONUNBUFFERED makes the start of the program replace sys.__stdout__.
         with suppress(OSError, ValueError):
-            columns = os.get_terminal_size(sys.__stdout__.fileno()).columns
+            columns = os.get_terminal_size(sys.stdout.fileno()).columns
     return max(NARROWEST, min(columns or 80, WIDEST))
+
+
+_SIGNS = "✓✗–·…→"
+_WITHOUT_SIGNS = ("dumb", "linux")
+"""Terminals whose fonts lack them: the kernel's own console has 256 characters."""
+
+
+def signs() -> bool:
+    """Whether stdout shows ✓ and ✗: a terminal, in a locale that can write them."""
+    try:
+        _SIGNS.encode(sys.stdout.encoding)
+    except (UnicodeError, LookupError, TypeError):
+        return False
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in _WITHOUT_SIGNS
 
 
 def coloured() -> bool:
