@@ -13,7 +13,7 @@ _SAYS = (
 )
 
 
-def _known(columns: int = 80, **env: str) -> list[str]:
+def _known(columns: int = 80, /, **env: str) -> list[str]:
     return in_terminal(sys.executable, "-c", _SAYS, columns=columns, env=env).text.split()
 
 
