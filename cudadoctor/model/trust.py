@@ -254,10 +254,11 @@ _PARTS = (
     "|signed|akmod|kmod|xorg|x11|xserver|drv|video|firmware|kernel|source|common|modprobe|legacy"
     "|settings|persistenced|gl|cfg1|decode|encode|extra|fbc1|ifr1|headless|no|latest|gfx|tesla|libs"
     "|current|alternative|linux|lts|headers|proxmox|cloud|generic|amd64|arm64|python3|venv|smi|devel"
+    "|fabricmanager|fabric|manager"
 )
 _SYSTEM = (
     rf"(?:{_PARTS})\d{{0,3}}(?:-(?:{_PARTS}|G0\d|\d{{1,3}}(?:\.\d{{1,3}}){{0,2}}(?:xx)?))*"
-    rf"(?::(?:amd64|arm64|i386))?|(?:linux|proxmox|kernel)-(?:headers|devel)-{_KERNEL}"
+    rf"(?::(?:amd64|arm64|i386))?(?:=\d{{3}}(?:\.\d{{1,3}}){{1,2}}(?:-\*)?)?|(?:linux|proxmox|kernel)-(?:headers|devel)-{_KERNEL}"
 )
 _WRITTEN = r"/etc/[a-z0-9._-]+(?:/[A-Za-z0-9._-]+){0,3}"
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
@@ -279,7 +280,7 @@ _ARGUMENTS = frozenset(
     --dry-run --ignore-installed --reinstall
     --no-build-isolation --no-cache-dir --python --refresh --shutdown --upgrade
     pip venv ensurepip install uninstall remove create add sync update upgrade full-upgrade refresh
-    module reset enable versionlock autoinstall boot reboot check conda-forge pytorch nvidia torch
+    module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch nvidia torch
     nvidia_uvm pci nonfree linux-headers python python3-venv
     /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
     """.split()  # noqa: SIM905

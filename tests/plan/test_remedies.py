@@ -323,3 +323,41 @@ def test_the_installed_release_comes_back_with_its_libraries() -> None:
 def test_a_build_of_unknown_origin_is_not_reinstalled(text: str) -> None:
     m = machine(torch={"version": text, "text": text})
     assert remedies.reinstall_torch(m, KB) == ()
+
+
+UBUNTUS = [{"name": "nvidia-driver-570-server", "version": "570.133.20-0ubuntu0.24.04.1"}]
+NVIDIAS = [{"name": "nvidia-open", "version": "580.95.05-1"}]
+
+
+@pytest.mark.parametrize(
+    ("distro", "driver", "packages", "installs"),
+    [
+        ("ubuntu", "570.133.20", UBUNTUS, "nvidia-fabricmanager-570=570.133.20-*"),
+        ("ubuntu", "580.95.05", NVIDIAS, "nvidia-fabricmanager=580.95.05-*"),
+        ("ubuntu", "580.95.05", None, "nvidia-fabricmanager-580=580.95.05-*"),
+        ("debian", "570.133.20", [], "nvidia-fabricmanager-570=570.133.20-*"),
+        ("rocky", "570.133.20", [], "nvidia-fabric-manager-570.133.20"),
+        ("rocky", "580.95.05", [], "nvidia-fabricmanager-580.95.05"),
+        ("sles", "580.95.05", [], "nvidia-fabricmanager=580.95.05"),
+    ],
+)
+def test_the_fabric_manager_is_of_the_drivers_very_version(
+    distro: str, driver: str, packages: list[dict[str, str]] | None, installs: str
+) -> None:
+    if packages is not None:
+        packages = [package | {"manager": "dpkg"} for package in packages]
+    m = machine(
+        platform={"distro": distro, "distro_version": "9", "distro_like": []},
+        driver={"kernel": driver, "packages": packages, "fabric": {"manager": "absent"}},
+    )
+    commands = [" ".join(argv) for argv in remedies.fabric_manager(m)]
+    assert commands[-2].split()[1:] == ["install", "-y", installs]
+    assert commands[-1] == "systemctl enable --now nvidia-fabricmanager"
+
+
+def test_a_fabric_manager_of_the_right_version_is_only_started() -> None:
+    fabric = {"manager": "failed", "version": "580.95.05"}
+    m = machine(driver={"kernel": "580.95.05", "fabric": fabric})
+    (command,) = remedies.fabric_manager(m)
+    assert command == ("systemctl", "enable", "--now", "nvidia-fabricmanager")
+    assert remedies.fabric_manager(machine(platform={"distro": "arch"})) == ()

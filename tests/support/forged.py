@@ -238,6 +238,7 @@ OPTIONS = {
     *("--index-url", "--index", "--extra-index-url", "--default-index", "--find-links", "--python"),
     *("--upgrade", "--force", "--refresh", "--shutdown", "--gpu-reset", "--import", "--gpgpu"),
     *("--no-build-isolation", "--no-cache-dir", "--manifest-path", "--allow-existing", "--version"),
+    "--now",
 }
 URL = re.compile(r"[a-z+]+://([^/\s'\"\\]*)", re.I)
 SET = re.compile(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cudadoctor.model.findings import Remedies
     from cudadoctor.plan.remedies.driver import (
+        fabric_manager,
         forward_compat,
         install_driver,
         load_driver,
@@ -51,6 +52,7 @@ __all__ = [
     "by_hand",
     "container_option",
     "device_groups",
+    "fabric_manager",
     "forward_compat",
     "grant_gpu",
     "install_companion",

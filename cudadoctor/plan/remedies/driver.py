@@ -408,6 +408,36 @@ def reset_gpu(m: Machine, index: int) -> Remedies:
     return _root(m, "reset-gpu", title, f"nvidia-smi --gpu-reset -i {index}", note=note)
 
 
+_BARE_NAME_FROM = 580
+"""From this branch on NVIDIA's packages of the fabric manager have no branch in their name."""
+
+
+def fabric_manager(m: Machine) -> tuple[Strings, ...]:
+    """The commands that install the fabric manager of exactly the driver's version and start it.
+
+    Empty where the version, or the name of the package on this system, is not known.
+    """
+    driver, fabric = m.driver.version, m.driver.fabric
+    service = "nvidia-fabricmanager"
+    start = ("systemctl", *(("restart",) if fabric.manager == "active" else ("enable", "--now")))
+    if fabric.version is not None and fabric.version == driver:
+        return ((*start, service),)
+    tool = _system(m).remove.split()[0]
+    if driver is None or tool not in ("apt-get", "dnf", "zypper"):
+        return ()
+    if tool == "apt-get":
+        theirs = any("ubuntu" in package.version for package in m.driver.packages or ())
+        old = driver.branch < _BARE_NAME_FROM or theirs or m.driver.packages is None
+        # Its last part is the packager's own, and differs from that of the driver's package.
+        names = (f"{service}{f'-{driver.branch}' * old}={driver}-*",)
+        install: tuple[Strings, ...] = (("apt-get", "update"), ("apt-get", "install", "-y", *names))
+    else:
+        name = service if driver.branch >= _BARE_NAME_FROM else "nvidia-fabric-manager"
+        sign = "=" if tool == "zypper" else "-"
+        install = ((tool, "install", "-y", f"{name}{sign}{driver}"),)
+    return (*install, (*start, service))
+
+
 def wsl_driver(m: Machine) -> Remedies:
     """The driver on the Windows side, and any Linux driver taken out of WSL."""
     if side_of(m) != "wsl":
