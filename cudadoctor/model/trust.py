@@ -280,7 +280,8 @@ _ARGUMENTS = frozenset(
     --dry-run --ignore-installed --reinstall
     --no-build-isolation --no-cache-dir --python --refresh --shutdown --upgrade
     pip venv ensurepip install uninstall remove create add sync update upgrade full-upgrade refresh
-    module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch nvidia torch
+    module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch
+    nvidia torch
     nvidia_uvm pci nonfree linux-headers python python3-venv
     /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
     """.split()  # noqa: SIM905
