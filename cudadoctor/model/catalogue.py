@@ -96,3 +96,55 @@ CATALOGUE: tuple[str, ...] = (
 """The public names of causes, in the order in which equal findings are told."""
 HARMLESS = ("not-environment", "torch-bug")
 """Causes that are no fault of an environment."""
+
+AREAS: dict[str, tuple[str, ...]] = {
+    "driver": (
+        *("driver-not-installed", "driver-not-loaded", "driver-library-mismatch"),
+        *("driver-too-old", "driver-wrong-flavour", "driver-unsupported-gpu", "uvm-not-loaded"),
+        *("cuda-compat-conflict", "driver-userspace-missing", "driver-bug", "libcuda-stub"),
+    ),
+    "GPU": (
+        *("gpu-not-detected", "gpu-lost", "gpu-ecc", "gpu-unhealthy-hardware", "fabric-manager"),
+        *("compute-mode", "mig-misconfigured", "confidential-computing", "gpu-excluded"),
+        *("pci-bar-bios", "mixed-gpus", "persistence-off"),
+    ),
+    "container and system": (
+        *("device-permission", "container-no-gpu", "container-driver-caps", "container-gpu-lost"),
+        *("wsl-setup", "platform-unsupported", "shm-too-small", "ulimit", "scheduler-no-gpu"),
+        "disk-full",
+    ),
+    "torch": (
+        *("torch-missing", "torch-cpu-build", "torch-wrong-backend", "torch-arch-unsupported-new"),
+        *("torch-arch-unsupported-old", "torch-python-unsupported", "torch-install-corrupt"),
+        *("torch-duplicate", "module-shadowed", "torch-companion-mismatch", "torch-extension-abi"),
+        *("numpy-abi", "triton-broken", "wrong-interpreter", "torch-bug", "torch-index-wrong"),
+        *("build-isolation", "windows-runtime-dll", "pynvml-conflict", "jetson-build"),
+    ),
+    "CUDA libraries": (
+        *("cudnn-shadowed", "cudnn-missing-sublib", "nvidia-wheels-mixed", "nvjitlink-mismatch"),
+        *("cublas-mismatch", "nccl-shadowed", "libstdcxx-old", "cuda-lib-shadowed"),
+    ),
+    "compiler": (
+        *("toolkit-missing", "toolkit-torch-mismatch", "toolkit-env-wrong"),
+        *("host-compiler-unsupported", "arch-list-wrong"),
+    ),
+    "process": (
+        *("visible-devices-hides-gpu", "env-var-misconfigured", "fork-after-init"),
+        "out-of-memory",
+    ),
+    "several GPUs": (
+        *("nccl-network-interface", "nccl-p2p-broken", "nccl-version-skew", "ddp-rank-device"),
+        *("ddp-launch", "nccl-other", "nvlink-down", "p2p-not-possible", "gpu-topology"),
+    ),
+    "speed": (
+        *("amp-no-benefit", "tf32-off", "slow-dataloader", "pcie-degraded", "thermal-throttle"),
+        *("power-limited", "clocks-capped", "cpu-bound"),
+    ),
+    "other": ("not-environment", "unknown"),
+}
+"""Part of a machine -> the causes that lie there; each cause in one of them."""
+
+
+def area_of(cause: str) -> str:
+    """The part of the machine in which a cause lies."""
+    return next(area for area, causes in AREAS.items() if cause in causes)
