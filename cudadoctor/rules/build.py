@@ -39,18 +39,19 @@ NO_IMAGE = ("no kernel image is available", "not compatible with the current PyT
 
 @rule(
     "torch-missing",
-    title="torch is not installed in {python}",
+    title="This Python has no torch package ({python})",
 )
 def torch_missing(m: Machine, kb: Knowledge) -> Answer:
-    """No folder on the path of this Python holds a torch, so nothing can be trained with it.
+    """Nothing on its path provides torch, so `import torch` ends with "No module named 'torch'".
 
-    Told from wrong-interpreter, where pip of another Python installed it, from torch-duplicate,
-    where a file of your own by that name is in the way, and from torch-python-unsupported, where
-    pip finds no wheel for this Python. What counts is the metadata of installed packages and the
-    folders beside it: an empty folder named torch is no torch.
+    Check by hand: `python -m pip show torch` with the very Python that runs your program. An empty
+    folder named torch does not count as an installation.
 
-    Cured by the build that fits driver and GPU, installed by this very interpreter with
-    `python -m pip`. Not by the CUDA toolkit, which torch does not need.
+    Look-alikes: wrong-interpreter (pip of another Python installed it), torch-duplicate (a file of
+    yours named torch is in the way), torch-python-unsupported (pip finds no wheel for this Python).
+
+    Fix: install the build that fits your driver and GPU with this same Python, as `python -m pip
+    install`. torch does not need the CUDA toolkit: its wheels bring the CUDA libraries.
     """
     if need(m.torch.installed, "torch.installed"):
         return None
@@ -64,19 +65,22 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "torch-cpu-build",
-    title="{torch} is a CPU build, and this machine has {gpu}",
+    title="{torch} is a CPU-only build and cannot use your {gpu}",
 )
 def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
-    """This build has no CUDA code at all: torch.cuda.is_available() is False with any driver.
+    """A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.
 
-    It comes from PyPI on Windows and macOS, from PyPI on ARM up to torch 2.10, from the index
-    `/whl/cpu`, from a conda solver that saw no GPU, or from a package that pulled torch in anew.
-    On a machine without an NVIDIA GPU it is the right build, and no finding; so it is where no
-    build serves the GPU any more. Where torch.version.cuda has a value and CUDA is not available,
-    the cause is another one: a driver, a container, a variable.
+    You get a CPU build from PyPI on Windows and macOS, from PyPI on ARM up to torch 2.10, from the
+    index `/whl/cpu`, from a conda solver that saw no GPU, or from a package that pulled in torch
+    again. Check by hand: `python -c "import torch; print(torch.version.cuda)"` prints None. Without
+    an NVIDIA GPU it is the right build and is not reported; neither is it where no build supports
+    the GPU any more.
 
-    Cured by the CUDA build for this driver and GPU from its own index. A toolkit or another driver
-    changes nothing.
+    Look-alikes: if torch.version.cuda has a value and CUDA is still not available, the driver, a
+    container or an environment variable is the cause.
+
+    Fix: install the CUDA build for your driver and GPU from its own index. A CUDA toolkit or
+    another driver does not help.
     """
     if m.torch.installed is False or need(m.torch.build, "torch.build") != "cpu":
         return None
@@ -88,7 +92,7 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     if not need(gpu_present(m), "gpus") or not given or copied:
         return None
     served = _served_by_some_build(m, kb)
-    left = "No CUDA build of torch has code for this GPU: the CPU is what is left."
+    left = "No published CUDA build of torch supports this GPU, so only the CPU remains."
     return Found(
         evidence=("torch.build", "torch.text", "gpus" if m.gpus else "pci"),
         values={"torch": _this_torch(m), "gpu": _first_name(m, kb)},
@@ -134,22 +138,28 @@ def _first_name(m: Machine, kb: Knowledge) -> str:
     except NotKnown:
         found = []
     name = next(iter([*(gpu.name for gpu in m.gpus or () if gpu.name), *found]), "")
-    return f"an {name}" if name.startswith("NVIDIA") else name or "an NVIDIA GPU"
+    return _model(name) or "NVIDIA GPU"
+
+
+def _model(name: str) -> str:
+    """The GPU as people call it: RTX 5090 for NVIDIA GeForce RTX 5090."""
+    return name.removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
 @rule(
     "torch-wrong-backend",
-    title="{torch} is built for {backend}, and the GPU here is {vendor}'s",
+    title="{torch} is a {backend} build, but your GPU is from {vendor}",
     essential=False,
 )
 def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
-    """Each build of torch drives the GPUs of one maker, and this one is for another maker's.
+    """A {backend} build supports GPUs from {maker} only.
 
-    A ROCm build drives AMD's GPUs, an XPU build Intel's, a CUDA build NVIDIA's; none of them finds
-    a device of the other kinds. Told from gpu-not-detected, where no other GPU is there either, and
-    from torch-cpu-build. A graphics unit of AMD inside the processor makes this likely at best.
+    A ROCm build runs on AMD GPUs, an XPU build on Intel GPUs, a CUDA build on NVIDIA GPUs. If the
+    processor contains a small AMD graphics unit, this finding is likely rather than certain.
 
-    Cured by the build for the GPU that is there, from its own index.
+    Look-alikes: gpu-not-detected (there is no other GPU either) and torch-cpu-build.
+
+    Fix: install the build for the GPU that is there, from its own index.
     """
     if m.torch.installed is False:
         return None
@@ -172,6 +182,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
         values={
             "torch": _this_torch(m),
             "backend": backend,
+            "maker": {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}[build],
             "vendor": "AMD" if amd else "NVIDIA",
         },
         sure=not amd,
@@ -181,34 +192,41 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "torch-arch-unsupported-new",
-    title="{torch} has no code for the {gpu} (compute capability {capability})",
+    title="{torch} was not built for your {gpu}",
 )
 def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
-    """The GPU is newer than anything in this build ({archs}), so kernels end in "no kernel image".
+    """Your {gpu} is {sm}; this build contains {archs} only. Kernels fail with "no kernel image is
+    available for execution on the device".
 
-    Code for one generation runs on the same generation with an equal or higher minor number only:
-    sm_86 serves 8.6 and 8.9, sm_120 serves 12.0 and 12.1. is_available() is True all the same.
-    PTX (compute_90) can be compiled by the driver for a newer GPU where the driver is as new as
-    the toolkit; then torch starts slowly, its libraries may lack kernels, and this is a warning.
+    Code for one GPU generation runs on the same generation with an equal or higher minor number:
+    sm_86 runs on 8.6 and 8.9, sm_120 on 12.0 and 12.1. torch.cuda.is_available() is True all the
+    same. Check by hand: compare `torch.cuda.get_arch_list()` with
+    `torch.cuda.get_device_capability()`.
 
-    Cured by a build with code for the GPU: 12.8 or newer for Blackwell. Never by a newer driver,
-    a toolkit or TORCH_CUDA_ARCH_LIST, which a wheel that is already built does not read.
+    If the build contains PTX (compute_90) and the driver is new enough, the driver compiles it for
+    a newer GPU. torch then starts slowly and its libraries may lack kernels: this is a warning.
+
+    Fix: install a build with code for the GPU; Blackwell needs a CUDA 12.8 build or newer. A newer
+    driver, a CUDA toolkit or TORCH_CUDA_ARCH_LIST does not help: a wheel that is already built
+    ignores them.
     """
     return _unserved(m, kb, newer=True)
 
 
 @rule(
     "torch-arch-unsupported-old",
-    title="{torch} has no code for the {gpu} (compute capability {capability})",
+    title="{torch} was not built for your {gpu}",
 )
 def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
-    """The build was compiled for other GPUs only ({archs}): kernels end in "no kernel image".
+    """Your {gpu} is {sm}; this build contains {archs} only. Kernels fail with "no kernel image is
+    available for execution on the device".
 
-    Builds drop old generations. Maxwell and Pascal are served by the cu126 builds only, which end
-    with torch 2.14.1; Volta by those and by some cu128 builds; Kepler by builds of CUDA 11. An old
-    card beside one that is served is a warning: it must be left out with CUDA_VISIBLE_DEVICES.
+    Newer builds drop older GPUs. Maxwell and Pascal are supported by the cu126 builds, which end
+    with torch 2.14.1; Volta by those and by some cu128 builds; Kepler by CUDA 11 builds. An old
+    card beside a supported one is a warning: hide it with CUDA_VISIBLE_DEVICES.
 
-    Cured by a build with code for the GPU. Never by another driver: a newer one may drop the GPU.
+    Fix: install a build with code for the GPU. Do not change the driver for this: a newer one may
+    drop the GPU altogether.
     """
     return _unserved(m, kb, newer=False)
 
@@ -246,14 +264,14 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
         evidence=(worst.path, have.evidence),
         values={
             "torch": _this_torch(m),
-            "gpu": worst.name,
-            "capability": worst.capability,
-            "archs": have.archs,
+            "gpu": _model(worst.name),
+            "sm": f"sm_{str(worst.capability).replace('.', '')}",
+            "archs": _span(have.archs, worst.capability),
         },
         cites=have.sources or (row.sources if row else ()),
         confidence=CERTAIN if proven else have.confidence,
         severity=INFO if ahead or unused else severity,
-        title=None if unserved else "{torch} runs on the {gpu} only through PTX",
+        title=None if unserved else "{torch} runs on your {gpu} only by compiling PTX",
         why=None if unserved else _PTX,
         remedies=()
         if ahead
@@ -263,17 +281,19 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
 
 @rule(
     "torch-arch-unsupported-old",
-    title="cuDNN {cudnn} of this torch refuses the {gpu} (compute capability {capability})",
+    title="cuDNN {cudnn} no longer supports your {gpu}",
     essential=False,
 )
 def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
-    """torch has code for the GPU, but cuDNN has dropped it: convolutions and RNNs end in an error.
+    """torch itself has code for it, but convolutions and RNNs fail: cuDNN 9.11 and later need
+    compute capability 7.5, and this GPU has {capability}.
 
-    cuDNN 9.11 and later do not run below compute capability 7.5. The cu126 builds of torch keep an
-    older one for that reason; builds of conda, of distributions and an upgraded cuDNN do not.
+    The cu126 builds of torch keep an older cuDNN for that reason; builds from conda or a
+    distribution and an upgraded cuDNN do not.
 
-    Told from cudnn-shadowed and nvidia-wheels-mixed, where torch's own cuDNN would do. Cured by a
-    build of torch with an older cuDNN.
+    Look-alikes: cudnn-shadowed and nvidia-wheels-mixed, where torch's own cuDNN would do.
+
+    Fix: install a build of torch with an older cuDNN.
     """
     if not applies(m) or foreign(m, "libcudnn"):
         return None
@@ -288,16 +308,24 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     gpu = lost[0]
     return Found(
         evidence=(found.path, gpu.path),
-        values={"cudnn": cudnn, "gpu": gpu.name, "capability": gpu.capability},
+        values={"cudnn": cudnn, "gpu": _model(gpu.name), "capability": gpu.capability},
         sure=False,
         remedies=install_torch(m, kb),
     )
 
 
 _PTX = (
-    "The build has no code for compute capability {capability} ({archs}): the driver compiles its "
-    "PTX at the first use, which takes minutes, and libraries such as cuDNN may lack kernels."
+    "This build has no {sm} code, only {archs}. The driver compiles the PTX at first use, which "
+    "takes minutes, and libraries such as cuDNN may lack kernels."
 )
+
+
+def _span(archs: Strings, capability: Version) -> str:
+    """The architectures of a build that lacks this one: the first and last, if it is outside."""
+    known = sorted((version, code) for code in archs if (version := code_version(code)))
+    if len(known) > 3 and not known[0][0] <= capability <= known[-1][0]:
+        return f"{known[0][1]} … {known[-1][1]}"
+    return ", ".join(archs)
 
 
 def _this_torch(m: Machine) -> str:
@@ -334,17 +362,19 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
 
 @rule(
     "torch-python-unsupported",
-    title="No build of torch for this machine is made for Python {python}",
+    title="torch has no wheel for Python {python} on this system",
 )
 def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
-    """Wheels are made for single Python versions ({pythons}), so pip finds none for this one.
+    """Each wheel is built for one Python version, and the newest torch has {pythons}. For any
+    other, pip says "No matching distribution found".
 
-    pip says "No matching distribution found" and lists no versions. A wrong index, a 32-bit
-    Python, musl and a free-threaded Python give the same words: platform-unsupported is where no
-    Python of this system would do, torch-index-wrong where another index has the wheel.
+    A wrong index, a 32-bit Python, musl and a free-threaded Python lead to the same message.
 
-    Cured by an environment with a Python that has wheels. Building torch from source is not worth
-    it for this, and neither is changing the Python that the system itself uses.
+    Look-alikes: platform-unsupported (no Python of this system would do) and torch-index-wrong
+    (another index has the wheel).
+
+    Fix: make an environment with a Python that has wheels. Building torch from source for this is
+    not worth the effort. Leave the Python that the system itself uses as it is.
     """
     ancient = _is_ancient(m, kb)
     if not ancient and need(m.torch.installed, "torch.installed"):
@@ -362,7 +392,7 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
         evidence=("python.version", "python.implementation", "platform.machine"),
         values={
             "python": f"{python} ({implementation})" if other else python,
-            "pythons": pythons,
+            "pythons": [name for name in pythons if not name.endswith("t")],
         },
         remedies=install_python(m, kb, pythons),
     )

@@ -29,6 +29,7 @@ from cudadoctor.plan.remedies import (
 from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present
+from cudadoctor.solver.demand import listed
 
 COMPILES_SINCE = Version("2.0")
 """The first torch with torch.compile."""
@@ -51,19 +52,19 @@ class Misfit(NamedTuple):
 
 @rule(
     "torch-companion-mismatch",
-    title="{package} {version} does not fit torch {torch}",
+    title="{package} {version} does not match torch {torch}",
     essential=False,
 )
 def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
-    """{package} fits only the torch that it was compiled against, and this is another: {why}.
+    """{package} works only with the torch it was compiled for: {why}.
 
-    "operator torchvision::nms does not exist", undefined symbols with c10 in their name, and
-    "custom C++ ops" that cannot be loaded all say this. The requirement in the package's metadata
-    tells it where there is one; torchvision from 0.29.1 on and torchaudio 2.11.0 require no exact
-    torch, and there the tables and an import tell. A build for another CUDA (+cu118 beside
-    +cu126), or a CPU build beside a CUDA build, does not fit either.
+    You see "operator torchvision::nms does not exist", undefined symbols with c10 in their name, or
+    "custom C++ ops" that cannot be loaded. The package's metadata usually names the torch it needs;
+    torchvision from 0.29.1 on and torchaudio 2.11.0 name none, and there the tables and an import
+    decide. A build for another CUDA (+cu118 beside +cu126) or a CPU build beside a CUDA build does
+    not match either.
 
-    Cured by installing torch and its companions together, from one index.
+    Fix: install torch and its companions together, from one index.
     """
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
@@ -73,7 +74,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     if not found:
         return None
     first, names = found[0], tuple(misfit.name for misfit in found)
-    title = f"Remove {', '.join(names)}, of which no release fits this torch"
+    title = f"Remove {listed(names)}: no release matches this torch"
     return Found(
         evidence=("torch.text", first.evidence),
         values={
@@ -96,7 +97,7 @@ def _misfit(m: Machine, kb: Knowledge, package: Distribution, torch: Version) ->
     error = errors.get(name, "")
     if any(words in error for words in _BROKEN):
         fact = f"torch.imported.companion_errors.{name}"
-        return Misfit(name, version, f"its import fails with {error[:160]}", fact, sure=True)
+        return Misfit(name, version, f"importing it fails with {error[:160]}", fact, sure=True)
     asked = _asked_torches(package)
     if refusal := _refusal(asked, torch) or _other_build(m, package):
         return Misfit(name, version, refusal, "packages", sure=True)
@@ -125,15 +126,15 @@ def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> OptStr:
     if release is None or release.is_prerelease:
         return None  # it may be a nightly build itself
     if torch.is_devrelease and name == "torchvision":
-        return "torch is a nightly build, and it is of a release"
+        return "torch is a nightly build, but this is a release"
     if torch.is_prerelease:
         return None
     if known := kb.companion_torch(name, public):
-        return None if admits(known, torch) else f"it belongs to torch{known}"
+        return None if admits(known, torch) else f"it was made for torch{known}"
     fitting = kb.companion(name, Version(torch.public))
     if not fitting or release.release[:2] in {Version(found).release[:2] for found in fitting}:
         return None
-    return f"{name} {fitting[0]} belongs to torch {torch.public}"
+    return f"torch {torch.public} goes with {name} {fitting[0]}"
 
 
 def _other_build(m: Machine, package: Distribution) -> OptStr:
@@ -147,32 +148,34 @@ def _other_build(m: Machine, package: Distribution) -> OptStr:
         package.cuda,
     )
     if m.torch.build == "cuda" and cpu:
-        return f"it is a CPU build, and torch is one for CUDA {torch_cuda}"
+        return f"it is a CPU build, but torch was built for CUDA {torch_cuda}"
     if own_cuda is None or cpu:
         return None
     if m.torch.build == "cpu":
-        return f"it is built for CUDA {own_cuda}, and torch for the CPU"
+        return f"it was built for CUDA {own_cuda}, but torch is a CPU build"
     strict = package.name == "torchaudio" and len(own_cuda.release) > 1
     parts = 2 if strict else 1
     if torch_cuda is None or own_cuda.release[:parts] == torch_cuda.release[:parts]:
         return None
-    return f"it is built for CUDA {own_cuda}, and torch for CUDA {torch_cuda}"
+    return f"it was built for CUDA {own_cuda}, but torch for CUDA {torch_cuda}"
 
 
 @rule(
     "torch-extension-abi",
-    title="{package} {version} is built for another torch",
+    title="{package} {version} was not built for your torch {torch}",
     severity=WARNING,
 )
 def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
-    """Compiled code fits the torch and the CUDA major it was built against, and here {why}.
+    """Compiled extensions work only with the torch and the CUDA major version they were built for:
+    {why}.
 
-    It shows as an undefined symbol with c10 or at in its name, as a libcudart of another major
-    that cannot be opened, or as a warning of xformers that its extensions are not loaded. The
-    failing file lies in the folder of the extension; in torch-install-corrupt it lies in torch's.
+    You see an undefined symbol with c10 or at in its name, a libcudart of another major version
+    that cannot be opened, or a warning from xformers that its extensions are not loaded.
 
-    Cured by the release that is made for this torch, or by building it again with
-    `--no-build-isolation --no-cache-dir`. Not by changing torch alone.
+    Look-alikes: torch-install-corrupt, where the failing file is in torch's own folder.
+
+    Fix: install the release made for this torch, or build it again with `--no-build-isolation
+    --no-cache-dir`. Changing torch alone does not help.
     """
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
@@ -182,7 +185,12 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         if name in EXTENSIONS and (why := _built_for_other(m, kb, package, torch)):
             return Found(
                 evidence=("packages", "torch.text"),
-                values={"package": name, "version": package.version, "why": why},
+                values={
+                    "package": name,
+                    "version": package.version,
+                    "torch": m.torch.text or torch,
+                    "why": why,
+                },
                 sure=False,
                 severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
                 remedies=install_companion(m, kb, name)
@@ -201,23 +209,24 @@ def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
     if package.torch and package.torch.release[:length] != torch.release[:length]:
         return f"it was built against torch {package.torch}"
     if package.cuda and m.torch.cuda and package.cuda.major != m.torch.cuda.major:
-        return f"it was built for CUDA {package.cuda}, and torch for {m.torch.cuda}"
+        return f"it was built for CUDA {package.cuda}, but torch for CUDA {m.torch.cuda}"
     if asked := _asked_torches(package):
         return _refusal(asked, torch)
     known = kb.companion_torch(package.name, package.version.partition("+")[0])
     fits = torch.is_prerelease or not known or admits(known, torch)
-    return None if fits else f"it belongs to torch{known}"
+    return None if fits else f"it was made for torch{known}"
 
 
-@rule("numpy-abi", title="torch {torch} cannot use numpy {numpy}", essential=False)
+@rule("numpy-abi", title="torch {torch} does not support NumPy {numpy}", essential=False)
 def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
-    """This torch was compiled for numpy 1: with numpy 2 every exchange of arrays fails.
+    """This torch was compiled for NumPy 1. With NumPy 2, converting arrays fails with "Numpy is not
+    available".
 
-    The import warns that a module compiled for NumPy 1.x cannot be run in NumPy 2, and later
-    `Numpy is not available` is raised. torch 2.3 and later are compiled for both. Where torch is
-    newer and the same words come, another package in the traceback was compiled for numpy 1.
+    The import warns "A module that was compiled using NumPy 1.x cannot be run in NumPy 2". torch
+    2.3 and later support both. If torch is newer and the same message appears, another package in
+    the traceback was compiled for NumPy 1.
 
-    Cured by numpy below 2 in this environment, or by torch 2.3 or newer.
+    Fix: install numpy below 2 in this environment, or torch 2.3 or newer.
     """
     if m.torch.installed is False:
         return None
@@ -230,7 +239,7 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     proof = m.torch.imported.numpy_error if m.torch.imported else None
     if numpy.major < 2 or (torch.release >= NUMPY_2_SINCE.release and not proof):
         return None
-    first = install_packages("numpy-1", "Install numpy below 2", "numpy<2")
+    first = install_packages("numpy-1", "Install NumPy 1", "numpy<2")
     return Found(
         evidence=("packages", "torch.imported.numpy_error" if proof else "torch.version"),
         values={"torch": m.torch.text or torch, "numpy": numpy},
@@ -240,14 +249,14 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
 
 @rule("triton-broken", title="torch.compile will not work: {what}", severity=WARNING)
 def triton_broken(m: Machine, kb: Knowledge) -> Answer:
-    """torch.compile hands its kernels to Triton, which needs a C compiler and Python.h to run them.
+    """torch.compile uses Triton, which compiles a small launcher with the system's C compiler and
+    Python's headers. Training without torch.compile needs neither.
 
-    Triton compiles a small launcher for each kernel with the system's C compiler. Without one it
-    says "Failed to find C compiler", without headers "Python.h: No such file". torch pins the
-    Triton that it works with. Training without torch.compile needs none of them, and GPUs below
-    7.0 cannot use Triton at all.
+    Without a compiler Triton says "Failed to find C compiler", without the headers "Python.h: No
+    such file". torch pins the Triton it works with. GPUs below compute capability 7.0 cannot use
+    Triton at all.
 
-    Cured by the Triton that torch pins, and by the distribution's compiler and Python headers.
+    Fix: install the Triton that torch pins, or the distribution's compiler and Python headers.
     """
     # Whether Triton could work here at all.
     if (
@@ -263,11 +272,11 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     if pin is None:
         return None
     if not pin.met:
-        have = f"triton {pin.installed}" if pin.installed else "no triton"
-        title = "Install the Triton that torch pins"
+        have = f"triton {pin.installed} is" if pin.installed else "triton is not"
+        title = "Install the Triton version that torch needs"
         return Found(
             evidence=("packages", "torch.requires"),
-            values={"what": f"torch requires triton{pin.wanted}, and there is {have}"},
+            values={"what": f"torch needs triton{pin.wanted}, but {have} installed"},
             remedies=install_packages("install-triton", title, pin.requirement),
         )
     compiler = need(m.build.compiler.present, "build.compiler.present")
@@ -276,7 +285,7 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     used = m.build.needed_by or any(map(m.package, KERNELS_AT_RUN_TIME))
     return Found(
         evidence=("build.headers" if compiler else "build.compiler.present",),
-        values={"what": "Python.h is not installed" if compiler else "there is no C compiler"},
+        values={"what": "Python.h is not installed" if compiler else "no C compiler is installed"},
         severity=WARNING if used else INFO,
         remedies=_development(m, headers=compiler),
     )

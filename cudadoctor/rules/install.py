@@ -31,6 +31,7 @@ from cudadoctor.plan.remedies import (
 from cudadoctor.rules.evidence.libraries import META, Pin, import_fails, library_pins, need_import
 from cudadoctor.rules.evidence.signs import WORDS, error_with, variable
 from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.demand import listed
 
 FEW = 3
 """Where more wheels than these are damaged, the whole installation is doubtful."""
@@ -74,9 +75,11 @@ PYNVML_OF_NVIDIA = Version("12")
 """From this release on pynvml brings no module of its own and requires nvidia-ml-py."""
 _OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
 """What torch is linked with. Of cuDNN's parts, loaded later, cudnn-missing-sublib tells."""
-_NO_METADATA = "its metadata (dist-info) is gone"
-_UNKNOWN_TO_PIP = "pip does not know of it, and what torch itself finds by metadata is not found."
-_STILL_IMPORTS = "It still imports, and fails where it needs a file that is not whole."
+_NO_METADATA = "its metadata (dist-info) is missing"
+_UNKNOWN_TO_PIP = (
+    "pip does not list it, and parts that torch finds through its metadata are missing."
+)
+_STILL_IMPORTS = "torch still imports, but fails as soon as it needs a damaged file."
 _SPOKEN_FOR = WORDS["spoken-for"]
 """Words of import errors that other rules know the cause of, or that a limit of memory has."""
 _NO_MODULE = re.compile(r"No module named '([A-Za-z]\w*)[.']")
@@ -87,19 +90,21 @@ _FROM_OUTSIDE = (9, 24)
 
 @rule(
     "torch-install-corrupt",
-    title="The torch in {place} is incomplete: {what}",
+    title="The torch installation is incomplete: {what}",
     essential=False,
 )
 def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
-    """Files that torch needs are missing, empty or cannot be loaded, so it does not import.
+    """Files that torch needs are missing, empty or cut short, so `import torch` fails.
 
-    pip was killed or the disk was full in the middle, files were deleted, or torch was installed
-    with --no-deps, which leaves out the wheels that hold CUDA's libraries. The files are held
-    against torch's RECORD, the wheels against its metadata, the libraries against the loader.
+    This happens if pip was killed or the disk was full halfway, if files were deleted, or if torch
+    was installed with --no-deps, which leaves out the CUDA library wheels. The doctor compares the
+    files with torch's RECORD, the wheels with its metadata and the libraries with what the loader
+    finds.
 
-    Told from nvidia-wheels-mixed, where the wheels are there in the wrong version, and from
-    torch-extension-abi, where the file that fails lies in another package's folder. Cured by the
-    same release once more with its dependencies, in the same environment.
+    Look-alikes: nvidia-wheels-mixed (the wheels are there in the wrong version) and
+    torch-extension-abi (the failing file is in another package's folder).
+
+    Fix: install the same release again with its dependencies, in the same environment.
     """
     found = _damage(m, kb)
     if found is None:
@@ -109,7 +114,7 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         why=_UNKNOWN_TO_PIP if what == _NO_METADATA else _STILL_IMPORTS if _imports(m) else None,
         evidence=tuple(dict.fromkeys((evidence, "torch.path"))),
-        values={"what": what, "place": m.torch.path or m.python.site_packages or "this Python"},
+        values={"what": what},
         sure=sure,
         severity=WARNING if _works(m, what) else None,
         remedies=_made_whole(m, kb),
@@ -145,23 +150,23 @@ def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, bool] | None:
     """What is damaged, the fact that shows it, and whether that is sure."""
     if m.torch.installed is False:
         stopped = any(name.startswith(("~orch", "~rch")) for name in m.torch.leftovers or ())
-        return (
-            ("pip was stopped in the middle of it", "torch.leftovers", False) if stopped else None
-        )
+        return ("pip was interrupted", "torch.leftovers", False) if stopped else None
     for field, state in (("missing", "missing"), ("empty", "empty"), ("short", "cut short")):
         if files := getattr(m.torch, f"{field}_files"):
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            return f"{files[0]}{more} {state}", f"torch.{field}_files", True
+            verb = "are" if more else "is"
+            return f"{files[0]}{more} {verb} {state}", f"torch.{field}_files", True
     gone = [name for name in m.libraries.missing or () if _OWN.match(name)]
     fails = m.torch.build == "cuda" and not _imports(m)
     if fails and gone:
-        return f"nothing provides {gone[0]}", "libraries.missing", True
+        return f"{gone[0]} is missing", "libraries.missing", True
     # Wheels that torch requires count unless the loader misses nothing.
     found = m.libraries.missing is not None and m.libraries.predicted
     if fails and m.torch.requires and m.packages is not None and not found:
         pins = [pin for pin in library_pins(m, kb) if pin.installed is None and pin.name != META]
         if pins:
-            return f"{', '.join(pin.name for pin in pins)} not installed", "packages", False
+            names, verb = listed([pin.name for pin in pins]), "are" if len(pins) > 1 else "is"
+            return f"{names} {verb} not installed", "packages", False
     # Of a torch in site-packages that pip knows nothing of, parts are found by metadata.
     site, path = m.python.site_packages, m.torch.path
     known = m.look == "report" or m.packages is None or m.package("torch") or m.torch.requires
@@ -172,17 +177,17 @@ def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, bool] | None:
 
 @rule(
     "torch-install-corrupt",
-    title="torch does not import: {what}",
+    title="import torch fails: {what}",
 )
 def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
-    """torch's files look whole, and yet the import fails with words that nothing else explains.
+    """torch's own files are complete. A package that torch needs is missing or broken, or a file
+    was changed after installation.
 
-    Mostly a package that torch itself requires is missing or broken, or a file was changed after
-    the installation. Words that name another cause (GLIBCXX, nvJitLink, a DLL of Windows, a symbol
-    of cuDNN or NCCL) are judged under that cause. A crash without words is a mere possibility: the
-    processor, the memory or another library may be behind it.
+    Error messages that name another cause (GLIBCXX, nvJitLink, a Windows DLL, a cuDNN or NCCL
+    symbol) are reported under that cause. A crash without a message is only a possible finding: the
+    processor, the memory or another library may be at fault.
 
-    Cured by the same release once more with its dependencies, in the same environment.
+    Fix: install the same release again with its dependencies, in the same environment.
     """
     imported = m.torch.imported
     if m.torch.installed is False or (imported is None and m.look == "fast") or _shadows(m):
@@ -198,7 +203,7 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
         return None
     return Found(
         evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
-        values={"what": f"signal {killed} ends it" if killed else _last_line(error)},
+        values={"what": f"it was killed by signal {killed}" if killed else _last_line(error)},
         confidence=POSSIBLE if killed else LIKELY,
         remedies=_broken_beside(m, error) + (reinstall_torch(m, kb) or install_torch(m, kb)),
     )
@@ -222,7 +227,7 @@ def _broken_beside(m: Machine, error: str) -> Remedies:
 
 def _last_line(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[-1][:160] if lines else "no words"
+    return lines[-1][:160] if lines else "no error message"
 
 
 def _shadows(m: Machine) -> Strings:
@@ -234,19 +239,20 @@ _BY_NAME = ("python.shadows",)
 
 @rule(
     "module-shadowed",
-    title="{path} is imported in place of the real {name}",
+    title="Your file {path} hides the module {name}",
 )
 def module_shadowed(m: Machine) -> Answer:
-    """torch imports {name}, and a program that starts in this folder gets the file {path} instead.
+    """torch imports {name}. Python finds your file first, because it searches the program's folder
+    and PYTHONPATH before its own modules.
 
-    Python looks into the folder where a program starts, and into PYTHONPATH, before its own
-    library: a random.py, queue.py or numpy.py there hides the module of that name from every
-    package. The words are "cannot import name ... from", "partially initialized module" or
-    "module ... has no attribute". In the current folder the name of the file tells, and nothing
-    there is run; elsewhere on PYTHONPATH the traceback, or the name in the error.
+    A random.py, queue.py or numpy.py there hides the module of that name from every package. The
+    error says "cannot import name ... from", "partially initialized module" or "module ... has no
+    attribute". In the current folder the file's name gives it away, and nothing there is run;
+    elsewhere on PYTHONPATH it is the traceback or the name in the error.
 
-    Cured by another name for that file. Installing torch again changes nothing. torch-duplicate
-    is where the file is named torch.
+    Look-alikes: torch-duplicate, if the file is named torch.
+
+    Fix: rename that file. Installing torch again changes nothing.
     """
     traced = _shadows(m)
     files = traced or m.python.shadows or ()
@@ -259,24 +265,26 @@ def module_shadowed(m: Machine) -> Answer:
         remedies=by_hand(
             "rename-file",
             f"Rename {files[0]}",
-            "Any name will do that no module of Python has. Or start programs in another folder.",
+            f"Give {files[0]} a name that no Python module has, or start the program in another "
+            "folder.",
         ),
     )
 
 
 @rule(
     "not-environment",
-    title="The folder in which this runs was deleted",
+    title="The current folder has been deleted",
     severity=INFO,
 )
 def in_a_deleted_folder(m: Machine) -> Answer:
-    """A program that starts there finds none of its files, and some builds of torch do not load.
+    """Programs started here cannot find their files, and some builds of torch fail to load.
 
-    The shell stays in a folder that somebody removed or made anew; `ls` shows it empty and `pwd`
-    may still print its name. Libraries that look for themselves (Intel's MKL in torch among them)
-    then end the process with words about a file that is there. torch was tried from another folder.
+    The shell is still in a folder that was deleted or created again: `ls` shows it empty, and `pwd`
+    may still print its name. Libraries that look up their own path (Intel's MKL in torch among
+    them) then stop with an error about a file that does exist. The doctor tried torch from another
+    folder.
 
-    Cured by changing to a folder that exists; where it was made anew, `cd "$PWD"` does.
+    Fix: change to a folder that exists; if it was created again, `cd "$PWD"` is enough.
     """
     if not m.python.nowhere:
         return None
@@ -284,24 +292,33 @@ def in_a_deleted_folder(m: Machine) -> Answer:
         evidence=("python.nowhere",),
         remedies=by_hand(
             "change-folder",
-            "Leave the deleted folder",
-            "Change to a folder that exists, such as `cd ~`, and start the program there.",
+            "Change to a folder that exists",
+            'Run `cd ~` and start the program there. If the folder was created again, `cd "$PWD"` '
+            "is enough.",
         ),
     )
 
 
+_YOURS = (
+    "Python searches the program's folder and PYTHONPATH before its installed packages, so your "
+    "file comes first."
+)
+
+
 @rule("torch-duplicate", title="{what}", essential=False)
 def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
-    """Python imports the first torch on its path ({first}), whatever pip reports of the others.
+    """Python imports the first torch on its path, while pip may report another one.
 
-    A file torch.py or a folder torch of your own is found first where a program starts in its
-    folder. Otherwise two managers (conda and pip) wrote into one environment, or PYTHONPATH, the
-    user site and the environment each hold a copy; metadata then speaks of one and code runs of
-    the other. Copies of one and the same version are a warning.
+    A file torch.py or a folder torch of your own comes first if a program starts in its folder.
+    Otherwise conda and pip both wrote into one environment, or PYTHONPATH, the user site and the
+    environment each hold a copy; the metadata then describes one copy while the code of another
+    runs. Copies of the same version are only a warning. Check by hand: `python -c "import torch;
+    print(torch.__file__)"`.
 
-    Told from wrong-interpreter, where two interpreters have one torch each. Cured by removing the
-    copy that is not wanted with the manager that installed it, or by taking its folder from the
-    path. Never by deleting folders in site-packages by hand.
+    Look-alikes: wrong-interpreter, where two interpreters have one torch each.
+
+    Fix: remove the copy you do not want with the manager that installed it, or take its folder off
+    the path. Never delete folders in site-packages by hand.
     """
     copies = need(m.torch.copies, "torch.copies")
     real = [copy for copy in copies if copy.kind != "local"]
@@ -312,13 +329,15 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
         copy.version.partition("+")[0] if copy.kind == "conda" and copy.version else copy.version
         for copy in real
     }
-    found = (f"{copy.version or 'unknown'} in {copy.where or copy.path}" for copy in real)
-    what = f"{len(real)} copies of torch are on the path: {', '.join(found)}"
+    first = copies[0]
+    taken = f"{first.version or 'the one'} from {first.where or first.path}"
+    what = f"{len(real)} copies of torch are installed; Python imports {taken}"
     if shadowed:
-        what = f"{copies[0].path} is imported in place of torch"
+        what = f"Your {first.path} is imported instead of torch"
     return Found(
         evidence=("torch.copies",),
-        values={"what": what, "first": copies[0].path},
+        values={"what": what},
+        why=_YOURS if shadowed else None,
         severity=None if shadowed or len(releases) > 1 or import_fails(m) else WARNING,
         remedies=_one_copy(m, kb, copies),
     )
@@ -331,8 +350,8 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
         return by_hand(
             "rename-local-torch",
             f"Rename {first.path}",
-            f"Rename {first.path}, or start programs in another folder (python -P leaves the "
-            "folder of the script out of the path).",
+            f"Give {first.path} another name, or start the program in another folder. `python -P` "
+            "ignores the script's own folder.",
         )
     named = variable(m, "PYTHONPATH").replace(";", ":").split(":")
     if any(entry and first.path.startswith(entry.rstrip("/") + "/") for entry in named):
@@ -340,7 +359,7 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
     user = m.python.user_site
     if user and any(copy.path.startswith(user) for copy in copies):
         values = {"PYTHONNOUSERSITE": "1"}
-        return set_variables("no-user-site", "Leave the user site out of the path", values)
+        return set_variables("no-user-site", "Ignore the packages of the user site", values)
     if len({copy.path for copy in copies}) == 1:
         return reinstall_torch(m, kb) or install_torch(m, kb)
     return by_hand(
@@ -353,18 +372,20 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
 
 @rule(
     "wrong-interpreter",
-    title="pip on PATH installs for {pip}, and the examined Python is {python}",
+    title="pip on PATH installs for {pip}, not for {python}",
     severity=INFO,
 )
 def wrong_interpreter(m: Machine) -> Answer:
-    """What this pip installs lands in another environment than the one that runs.
+    """Packages installed with this pip are not visible to the Python that was checked.
 
-    Each Python has packages of its own, and the program named pip belongs to one of them. In a
-    notebook, with sudo, or with an environment that is not active, that is another one than
-    python's. An environment without a pip (those of uv) is normal, so this alone is information.
+    Each Python has its own packages, and the pip program belongs to one of them. In a notebook,
+    under sudo, or with an environment that is not active, that is often another one than python's.
+    An environment without pip (as uv makes them) is normal, so this alone is only information.
 
-    Told from torch-duplicate, where one interpreter finds two copies. Cured by
-    `python -m pip install` with the Python that is to run, and in notebooks by a kernel of it.
+    Look-alikes: torch-duplicate, where one interpreter finds two copies.
+
+    Fix: install with `python -m pip install` of the Python that runs the program; in a notebook,
+    choose a kernel of that Python.
     """
     python = need(m.python.executable, "python.executable")
     pip = need(m.python.pip_python, "python.pip_python")
@@ -398,18 +419,20 @@ def _folder(path: str) -> str:
 
 @rule(
     "disk-full",
-    title="{free} free in {place}: too little room to install torch",
+    title="Too little disk space to install torch: {free} free in {place}",
     severity=INFO,
 )
 def disk_full(m: Machine, kb: Knowledge) -> Answer:
-    """The wheel of torch alone takes {wheel}, and it is unpacked beside the CUDA libraries.
+    """The torch wheel alone is {wheel}. pip downloads it to the temporary folder and unpacks it,
+    with the CUDA libraries, into the environment.
 
-    pip downloads to the temporary folder and unpacks into the environment: both need room, and
-    "No space left on device" (errno 28) often means the temporary folder. Judged only where torch
-    is still to be installed, by the size of its wheel; the unpacked libraries need several times
-    that. A bus error of workers is shm-too-small.
+    "No space left on device" (errno 28) often means the temporary folder. This is checked only if
+    torch is still to be installed, by the size of its wheel; the unpacked libraries need several
+    times as much. Check by hand: `df -h`.
 
-    Cured by TMPDIR on a larger disk, or by an environment there.
+    Look-alikes: shm-too-small, whose workers end with a bus error.
+
+    Fix: point TMPDIR to a larger disk, free some space, or make the environment on a larger disk.
     """
     if need(m.torch.installed, "torch.installed"):
         return None
@@ -443,17 +466,18 @@ def _megabytes(size: int) -> str:
 
 @rule(
     "pynvml-conflict",
-    title="pynvml {pynvml} and nvidia-ml-py {nvml} both own the module pynvml",
+    title="pynvml {pynvml} and nvidia-ml-py {nvml} both install the module pynvml",
     severity=WARNING,
 )
 def pynvml_conflict(m: Machine) -> Answer:
-    """The old package hides NVIDIA's own module, and programs that ask for the GPU's state fail.
+    """The last one installed wins, and programs that query the GPU may then fail. Training itself
+    needs neither.
 
-    Until release 12 the package pynvml brought a pynvml.py of its own, the file that nvidia-ml-py
-    installs too: the last one installed wins, and uninstalling one deletes the file of both.
-    Release 12 and later leave the file to nvidia-ml-py. The old package alone is information.
+    Before release 12 the package pynvml installed a pynvml.py of its own, the same file as
+    nvidia-ml-py; uninstalling one deletes the file of both. Release 12 and later leave the file to
+    nvidia-ml-py. The old package alone is only information.
 
-    Cured by removing both and installing nvidia-ml-py. Training itself does not need either.
+    Fix: remove both and install nvidia-ml-py.
     """
     need(m.packages, "packages")
     old, other = m.package("pynvml"), m.package("nvidia-ml-py")
@@ -465,19 +489,20 @@ def pynvml_conflict(m: Machine) -> Answer:
         evidence=("packages",),
         values={"pynvml": version, "nvml": other.version if other else ""},
         severity=None if other else INFO,
-        title=None if other else "pynvml {pynvml} is an old copy of nvidia-ml-py",
-        remedies=install_packages("pynvml", "Keep nvidia-ml-py alone", "nvidia-ml-py", remove=both),
+        title=None if other else "pynvml {pynvml} is an outdated copy of nvidia-ml-py",
+        remedies=install_packages("pynvml", "Keep only nvidia-ml-py", "nvidia-ml-py", remove=both),
     )
 
 
-@rule("windows-runtime-dll", title="A DLL that torch loads is missing", essential=False)
+@rule("windows-runtime-dll", title="A DLL that torch needs could not be loaded", essential=False)
 def windows_runtime_dll(m: Machine) -> Answer:
-    """Windows did not find a DLL that one of torch's own needs, so torch does not import.
+    """Windows names the DLL that torch asked for, not the one that is missing behind it: usually
+    the Visual C++ runtime.
 
-    WinError 126 names the DLL that was asked for, not the one that is missing below it: mostly the
-    Visual C++ runtime, for some releases libomp140.x86_64.dll.
+    The error is "WinError 126", "WinError 1114" or "DLL load failed". For some releases the missing
+    file is libomp140.x86_64.dll.
 
-    Cured by the Visual C++ redistributable. Copying single DLLs from web pages is not a cure.
+    Fix: install the Visual C++ redistributable. Do not copy single DLLs from websites.
     """
     if m.platform.system != "Windows" or m.torch.installed is False:
         return None

@@ -46,17 +46,20 @@ _OTHERS = r"lib(cudart|nvrtc|cupti|cusparse|cufft|curand|cusolver|cufile|nvTools
     essential=False,
 )
 def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
-    """torch was compiled against exact versions of CUDA's libraries, and others lie in their place.
+    """torch was compiled against exact versions of the CUDA libraries, and another version has
+    taken the place of one of them.
 
-    torch pins them in its metadata: one by one up to 2.10, from 2.11 on through the package
-    cuda-toolkit. Another package, an upgrade or a requirements file replaced one of them, or
-    wheels for two CUDA majors write into the same folder: cuDNN, NCCL, cuSPARSELt and NVSHMEM of
-    every CUDA, and cuRAND, cuSOLVER and NVTX of 11 and 12. What is only left over from an older
-    torch, under names of its own, is harmless.
+    torch pins them in its metadata: one by one up to 2.10, through the package cuda-toolkit from
+    2.11 on. Another package, an upgrade or a requirements file replaced one of them, or wheels for
+    two CUDA major versions write into the same folder: cuDNN, NCCL, cuSPARSELt and NVSHMEM of every
+    CUDA, and cuRAND, cuSOLVER and NVTX of 11 and 12. Wheels left over from an older torch under
+    other names are harmless. Check by hand: `python -m pip check`.
 
-    Told from the shadowed libraries, whose wrong copy lies outside of this environment. Cured by
-    uninstalling the strangers first and then installing torch's pinned set, or by a new
-    environment: uninstalling afterwards deletes files of both.
+    Look-alikes: cudnn-shadowed and the other shadowed libraries, whose wrong copy is outside this
+    environment.
+
+    Fix: uninstall the wrong wheels first, then install the versions torch pins, or make a new
+    environment. The order matters: uninstalling afterwards deletes files of both.
     """
     if not applies(m) or m.platform.system != "Linux":
         return None
@@ -65,9 +68,9 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
     overwriting = _overwriting(m, pins)
     if overwriting:
         wheel, pin = overwriting[0]
-        what = f"{wheel} and {pin.name} of two CUDA versions write into one folder"
+        what = f"{wheel} and {pin.name} overwrite each other's files"
     elif wrong:
-        what = f"torch pins {wrong[0].requirement}, and {wrong[0].installed} is installed"
+        what = f"torch needs {wrong[0].requirement}, but {wrong[0].installed} is installed"
     else:
         return None
     return Found(
@@ -148,7 +151,7 @@ def _pinned_again(
     remove = (*(name for name, _ in overwriting), *(pin.name for _, pin in overwriting))
     return install_packages(
         "pinned-libraries",
-        "Install the versions that torch pins",
+        "Install the library versions that torch needs",
         *(pin.requirement for pin in hurt.values()),
         remove=tuple(dict.fromkeys(remove)),
     ) + reinstall_torch(m, kb)
@@ -156,20 +159,22 @@ def _pinned_again(
 
 @rule(
     "cudnn-shadowed",
-    title="cuDNN{version} comes from {path}, not from torch's own set{own}",
+    title="torch loads cuDNN{version} from {path} instead of its own{own}",
     essential=False,
 )
 def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
-    """torch brings the cuDNN that it was compiled against; with an older one it refuses to run.
+    """torch is compiled against its own cuDNN and refuses to run with an older one.
 
-    The files of the process (its maps) prove it; before that, the loader's rules predict it:
-    LD_PRELOAD, RPATH of the library that asks, LD_LIBRARY_PATH, RUNPATH, the loader's cache. A
-    newer minor version of the same major works and is a warning, for cuDNN loads further parts
-    of itself by name and mixed parts fail. A torch of conda, the system or a vendor's image that
-    brings no cuDNN uses theirs rightly.
+    The files mapped into the process prove it; before that, the loader's rules predict it:
+    LD_PRELOAD, the RPATH of the library that asks, LD_LIBRARY_PATH, RUNPATH, the loader's cache. A
+    newer minor version works and is a warning, because cuDNN loads more parts of itself by name and
+    mixed parts fail. A torch from conda, the system or a vendor's image that brings no cuDNN uses
+    theirs rightly.
 
-    Told from cudnn-missing-sublib, where all parts come from one place. Cured by starting the
-    program without the variable. Installing cuDNN into the system cures nothing.
+    Look-alikes: cudnn-missing-sublib, where all parts come from one place.
+
+    Fix: start the program without the variable that brings the other copy. Installing cuDNN
+    system-wide does not help.
     """
     return _shadowed(
         m, kb, r"libcudnn", "cuDNN version incompatibility", "version of cudnn", parts=2
@@ -178,70 +183,74 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "cublas-mismatch",
-    title="{soname}{version} comes from {path}, not from torch's own set{own}",
+    title="torch loads {soname}{version} from {path} instead of its own{own}",
     essential=False,
 )
 def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
-    """cuBLAS and cuBLASLt call each other by exact version, and one of them is not torch's.
+    """cuBLAS and cuBLASLt must have exactly the same version, and one of them is not torch's.
 
     An older copy lacks functions ("undefined symbol: cublasLt..."), or matrix products fail.
-    CUBLAS_STATUS_NOT_INITIALIZED alone is mostly lack of memory. A toolkit's lib64 on
-    LD_LIBRARY_PATH is the usual way in, since torch reaches cuBLASLt by RUNPATH.
+    CUBLAS_STATUS_NOT_INITIALIZED alone mostly means too little memory. The usual way in is a
+    toolkit's lib64 on LD_LIBRARY_PATH, because torch finds cuBLASLt by RUNPATH.
 
-    Cured by starting the program without the variable.
+    Fix: start the program without the variable that brings the other copy.
     """
     return _shadowed(m, kb, r"libcublas", "undefined symbol: cublas", "symbol cublas")
 
 
 @rule(
     "nccl-shadowed",
-    title="NCCL{version} comes from {path}, not from torch's own set{own}",
+    title="torch loads NCCL{version} from {path} instead of its own{own}",
     essential=False,
 )
 def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
-    """torch brings its own NCCL; an older one in its place lacks functions that torch calls.
+    """torch brings its own NCCL; an older one lacks functions that torch calls.
 
-    It shows as "undefined symbol: ncclCommWindowRegister" or another new function while torch is
-    imported, or as ranks that disagree about the version. A newer one works, and is a warning
-    since nobody tested the pair. Images for a cluster set it on purpose with their own network
-    plug-ins.
+    You see "undefined symbol: ncclCommWindowRegister" or another new function while torch is
+    imported, or ranks that disagree about the version. A newer one works and is a warning, because
+    nobody tested the pair. Cluster images replace NCCL on purpose, with their own network plug-ins.
 
-    Cured by starting the program without the variable, or by removing the other copy's path.
+    Fix: start the program without the variable that brings the other copy, or remove that copy's
+    path.
     """
     return _shadowed(m, kb, r"libnccl\.", "undefined symbol: nccl")
 
 
 @rule(
     "nvjitlink-mismatch",
-    title="nvJitLink{version} comes from {path}, not from torch's own set{own}",
+    title="torch loads nvJitLink{version} from {path} instead of its own{own}",
     essential=False,
 )
 def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
-    """cuSPARSE asks nvJitLink for a function by its CUDA version, and an older copy lacks it.
+    """cuSPARSE needs a function that is named after its CUDA version, and an older nvJitLink lacks
+    it.
 
-    The words are "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12"; the
-    number is the CUDA of the cuSPARSE that asks. Mostly the lib64 of an older toolkit stands on
-    LD_LIBRARY_PATH. A newer nvJitLink of the same major serves older callers.
+    You see "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12"; the number is
+    the CUDA version of the cuSPARSE that asks. Usually the lib64 of an older toolkit is on
+    LD_LIBRARY_PATH. A newer nvJitLink of the same major version works.
 
-    Told from nvidia-wheels-mixed, where the old copy is a wheel of this environment.
+    Look-alikes: nvidia-wheels-mixed, where the old copy is a wheel of this environment.
+
+    Fix: start the program without the variable that brings the other copy.
     """
     return _shadowed(m, kb, r"libnvJitLink", "__nvJitLink")
 
 
 @rule(
     "cuda-lib-shadowed",
-    title="{soname}{version} comes from {path}, not from torch's own set{own}",
+    title="torch loads {soname}{version} from {path} instead of its own{own}",
     essential=False,
 )
 def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
-    """A library of another CUDA is loaded in place of the one that torch was compiled against.
+    """torch was compiled against its own copy; a library from another CUDA installation is loaded
+    first.
 
-    This is about the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND, cuSOLVER and
-    NVSHMEM. An older copy lacks functions; a newer one of the same major works and is a warning.
-    LD_LIBRARY_PATH does not win over DT_RPATH, but does over DT_RUNPATH: the tags of each library
-    were read before this was said.
+    This covers the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND, cuSOLVER and
+    NVSHMEM. An older copy lacks functions; a newer one of the same major version works and is a
+    warning. LD_LIBRARY_PATH does not override DT_RPATH, but it does override DT_RUNPATH: the doctor
+    reads the tags of each library.
 
-    Cured by starting the program without the variable.
+    Fix: start the program without the variable that brings the other copy.
     """
     words = ("undefined symbol: cusparse", "undefined symbol: cupti", "undefined symbol: cuda")
     return _shadowed(m, kb, _OTHERS, *words)
@@ -268,7 +277,7 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
             "soname": library.soname,
             "version": f" {library.version}" if library.version else "",
             "path": library.path,
-            "own": f" ({worst.own})" if worst.own else "",
+            "own": f" {worst.own}" if worst.own else "",
         },
         sure=spoken or worst.use.proven,
         severity=ERROR if spoken else rank,
@@ -281,9 +290,11 @@ def _by_words(spoken: str, pattern: str) -> Found:
     name = pattern.replace("\\.", "")
     return Found(
         evidence=(spoken,),
-        values={"soname": name, "version": "", "path": "another CUDA", "own": ""},
+        values={"soname": name, "version": "", "path": "another CUDA installation", "own": ""},
         sure=False,
-        title=None if name.isidentifier() else "A library of another CUDA is loaded before torch's",
+        title=None
+        if name.isidentifier()
+        else "torch loads a library from another CUDA installation",
         remedies=by_hand(
             "own-libraries",
             "Let torch load its own libraries",
@@ -294,22 +305,23 @@ def _by_words(spoken: str, pattern: str) -> Found:
 
 @rule(
     "cudnn-missing-sublib",
-    title="The parts of cuDNN do not belong together: {what}",
+    title="cuDNN is incomplete or mixed: {what}",
     essential=False,
 )
 def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
-    """cuDNN loads its parts when they are first needed, and one is absent or of another version.
+    """cuDNN loads its parts when they are first used, and all of them must have the same version.
 
-    "Unable to load any of libcudnn_ops.so.9" and CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH say so.
-    The files were deleted, or two wheels wrote them one after the other. Told from cudnn-shadowed,
-    where some part lies outside of torch's own set. CUDNN_STATUS_NOT_INITIALIZED and
-    INTERNAL_ERROR alone are often lack of memory.
+    You see "Unable to load any of libcudnn_ops.so.9" or CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH.
+    Files were deleted, or two wheels wrote them one after the other. CUDNN_STATUS_NOT_INITIALIZED
+    and INTERNAL_ERROR alone often mean too little memory.
 
-    Cured by installing torch's own cuDNN wheel again.
+    Look-alikes: cudnn-shadowed, where some part is outside torch's own set.
+
+    Fix: install torch's own cuDNN wheel again.
     """
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
     spoken = error_with(m, *words, pasted=False)
-    what, evidence = "it says so itself", spoken
+    what, evidence = "its own error message says so", spoken
     if not spoken and applies(m):
         what, evidence = _odd_part(m)
     if not evidence:
@@ -327,24 +339,28 @@ def _odd_part(m: Machine) -> tuple[str, OptStr]:
     parts = [use for use in in_use(m) if use.library.soname.startswith("libcudnn")]
     gone = [name for name in m.libraries.missing or () if name.startswith("libcudnn_")]
     if gone and parts:
-        return f"nothing provides {gone[0]}", "libraries.missing"
+        return f"{gone[0]} is missing", "libraries.missing"
     if all(is_own(m, part.library) for part in parts):
         for part in parts[1:]:
             this, other = part.library, parts[0].library
             if compared(this.version, other.version) not in (0, None):
-                return f"{this.soname} is {this.version}, {other.soname} {other.version}", part.path
+                what = f"{this.soname} is {this.version}, but {other.soname} is {other.version}"
+                return what, part.path
     return "", None
 
 
-@rule("libstdcxx-old", title="{path} is too old for this torch", essential=False)
+@rule("libstdcxx-old", title="{path} is too old: it lacks {symbol}", essential=False)
 def libstdcxx_old(m: Machine) -> Answer:
-    """A compiled file asks for {symbol}, which the libstdc++ that is loaded first does not have.
+    """A library that torch needs was compiled with a newer GCC, but the loader finds this older
+    libstdc++ first.
 
-    The loader names the file in its words. In conda environments it is often conda's own older
-    copy, or the system's where conda's newer one was expected. GLIBC in place of GLIBCXX is
-    another matter: then the whole system is too old, which is platform-unsupported.
+    The error is "version `GLIBCXX_...' not found" and names the file. In a conda environment it is
+    often conda's own older copy, or the system's where conda's newer one was expected.
 
-    Cured by a newer libstdcxx-ng of conda-forge in that environment, or by starting the program
+    Look-alikes: platform-unsupported, if the message says GLIBC instead of GLIBCXX: then the whole
+    system is too old.
+
+    Fix: install a newer libstdcxx-ng from conda-forge in that environment, or start the program
     without the LD_LIBRARY_PATH that brings the old copy.
     """
     if m.torch.installed is False:
@@ -360,7 +376,7 @@ def libstdcxx_old(m: Machine) -> Answer:
         evidence=(spoken,),
         values={
             "path": named[1] if named else "libstdc++.so.6",
-            "symbol": symbol[0] if symbol else "a newer GLIBCXX",
+            "symbol": symbol[0] if symbol else "a newer GLIBCXX version",
         },
         remedies=by_hand(
             "newer-libstdcxx",

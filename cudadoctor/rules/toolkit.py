@@ -22,19 +22,18 @@ _FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
 
 @rule(
     "toolkit-missing",
-    title="{package} compiles CUDA code, and there is no CUDA toolkit",
+    title="{package} needs a CUDA toolkit to compile, and none is installed",
     severity=WARNING,
 )
 def toolkit_missing(m: Machine) -> Answer:
-    """{package} builds kernels with nvcc when they are first used; torch itself needs no toolkit.
+    """{package} compiles kernels with nvcc when they are first used. torch itself needs no toolkit.
 
-    The words are "CUDA_HOME environment variable is not set" or "nvcc not found". Judged only where
-    something installed compiles at run time, or where a compilation is what failed. A toolkit
-    never makes torch.cuda.is_available() true.
+    You see "CUDA_HOME environment variable is not set" or "nvcc not found". This is reported only
+    if something installed compiles at run time, or if a compilation failed. A toolkit never makes
+    torch.cuda.is_available() true.
 
-    Cured by a toolkit of the same CUDA major as torch's, without the driver that its installer
-    offers: conda's cuda-toolkit package in the environment, or the distribution's
-    cuda-toolkit-X-Y package.
+    Fix: install a toolkit of torch's CUDA major version, without the driver that its installer
+    offers.
     """
     needed = need(m.build.needed_by, "build.needed_by")
     if not needed or not applies(m) or any(toolkit.nvcc for toolkit in _all(m)):
@@ -49,18 +48,20 @@ def toolkit_missing(m: Machine) -> Answer:
 
 @rule(
     "toolkit-torch-mismatch",
-    title="nvcc is of CUDA {toolkit}, and torch is built with CUDA {torch}",
+    title="The CUDA toolkit is {toolkit}, but torch was built with CUDA {torch}",
     severity=WARNING,
 )
 def toolkit_torch_mismatch(m: Machine) -> Answer:
-    """torch refuses to compile an extension with a toolkit of another CUDA major than its own.
+    """torch refuses to compile extensions with a toolkit of another CUDA major version.
 
-    "The detected CUDA version mismatches the version that was used to compile PyTorch" is its
-    refusal. Another minor of the same major only warns, and is no finding here. As long as nothing
-    is compiled the toolkit does not matter at all: then this is information.
+    It says "The detected CUDA version mismatches the version that was used to compile PyTorch".
+    Another minor version only warns and is not reported. As long as nothing is compiled the toolkit
+    does not matter at all; then this is information.
 
-    Told from toolkit-env-wrong, where a fitting toolkit is installed and another one is taken.
-    Cured by a toolkit of torch's major beside the present one. Not by another driver.
+    Look-alikes: toolkit-env-wrong, where a matching toolkit is installed and another one is used.
+
+    Fix: install a toolkit of torch's major version beside the present one. Another driver does not
+    help.
     """
     taken = _taken(m)
     if taken is None or _same_major(taken[1], taken[0]):
@@ -80,14 +81,16 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
 
 @rule("toolkit-env-wrong", title="{what}", severity=WARNING)
 def toolkit_env_wrong(m: Machine) -> Answer:
-    """A build of CUDA code takes the first of CUDA_HOME, CUDA_PATH, nvcc on PATH and
-    /usr/local/cuda, and here that is the wrong one.
+    """Builds of CUDA code use the first of CUDA_HOME, CUDA_PATH, nvcc on PATH and /usr/local/cuda.
 
-    A variable that names a missing folder makes every build of an extension fail; one that names
-    another CUDA than torch's is refused by torch. Told from toolkit-missing, where no toolkit is
-    installed anywhere, and from toolkit-torch-mismatch, where none of torch's major is.
+    If the variable points to a missing folder, every build of an extension fails; if it points to
+    another CUDA than torch's, torch refuses it. Check by hand: `python -c "from
+    torch.utils.cpp_extension import CUDA_HOME; print(CUDA_HOME)"`.
 
-    Cured by the variable: unset, or set to the toolkit that fits.
+    Look-alikes: toolkit-missing (no toolkit is installed anywhere) and toolkit-torch-mismatch (none
+    of torch's major version is).
+
+    Fix: unset the variable, or set it to the toolkit that matches.
     """
     home = need(m.build.cuda_home, "build.cuda_home")
     cuda = m.torch.cuda if m.torch.build == "cuda" else None
@@ -98,7 +101,7 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     variable = "CUDA_PATH" if "CUDA_PATH" in env and not env.get("CUDA_HOME") else "CUDA_HOME"
     evidence: Strings = ("build.cuda_home", "build.cuda_home_exists")
     if home and not need(m.build.cuda_home_exists, "build.cuda_home_exists"):
-        what = f"{variable} names {home}, which is not there"
+        what = f"{variable} points to {home}, which does not exist"
     else:
         taken = _taken(m)
         if taken is None or not fitting:
@@ -107,7 +110,7 @@ def toolkit_env_wrong(m: Machine) -> Answer:
         if _same_major(used, cuda) or (used.cuda is None and used.nvcc):
             return None
         other = f"CUDA {used.cuda}" if used.cuda else "without nvcc"
-        what = f"Builds take {used.path} ({other}), and torch needs {fitting[0]}"
+        what = f"Builds use {used.path} ({other}), but torch needs {fitting[0]}"
         evidence = ("build.used", fact, "torch.cuda")
     asked = home or need(m.build.needed_by, "build.needed_by")
     remedies = unset_variables(m, variable)
@@ -124,17 +127,17 @@ def toolkit_env_wrong(m: Machine) -> Answer:
 
 @rule(
     "host-compiler-unsupported",
-    title="nvcc of CUDA {toolkit} does not accept {compiler}",
+    title="nvcc from CUDA {toolkit} does not support {compiler}",
     severity=WARNING,
 )
 def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
-    """nvcc compiles with the system's C++ compiler and knows versions up to {limit} only.
+    """It accepts {limit} at most; newer ones end with "unsupported GNU version!".
 
-    The words are "unsupported GNU version! gcc versions later than ... are not supported". Judged
-    only where something compiles CUDA code. An older g++ can be installed beside the present one.
+    nvcc compiles the host part of CUDA code with the system's C++ compiler. This is reported only
+    if something compiles CUDA code. An older g++ can be installed beside the present one.
 
-    Cured by NVCC_CCBIN (or -ccbin) with that older compiler. -allow-unsupported-compiler comes
-    last: what it builds may be wrong.
+    Fix: install an older g++ and point NVCC_CCBIN (or -ccbin) to it. Use
+    -allow-unsupported-compiler only as a last resort: what it builds may be wrong.
     """
     taken = _taken(m) if need(m.build.needed_by, "build.needed_by") else None
     if taken is None or not taken[1].nvcc:
@@ -153,7 +156,10 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("build.compiler", fact),
         values={"toolkit": toolkit, "compiler": shown, "limit": newest},
-        title=None if shown else "nvcc of CUDA {toolkit} finds no C++ compiler",
+        title=None if shown else "nvcc from CUDA {toolkit} finds no C++ compiler",
+        why=None
+        if shown
+        else "nvcc compiles the host part of CUDA code with g++, which is missing.",
         severity=_gravity(m),
         remedies=by_hand(
             "older-compiler",
@@ -165,19 +171,22 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "arch-list-wrong",
-    title="TORCH_CUDA_ARCH_LIST names {entry}, which nvcc of CUDA {toolkit} does not know",
+    title="TORCH_CUDA_ARCH_LIST contains {entry}, which nvcc from CUDA {toolkit} does not support",
     severity=WARNING,
 )
 def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
-    """Extensions are compiled for the architectures in this variable, and not as it stands.
+    """Extensions are compiled for the architectures in this variable. torch itself and prebuilt
+    wheels ignore it.
 
-    nvcc ends in "Unsupported gpu architecture" for one that it does not know, and torch in "Unknown
-    CUDA arch" for one in another form than 8.6 or 8.6+PTX, separated by semicolons or spaces. Where
-    none of the list serves the GPU the build succeeds, and the first kernel fails with "no kernel
-    image". It does not matter for torch itself, nor for wheels that are compiled already.
+    nvcc stops with "Unsupported gpu architecture" for one that it does not know, and torch with
+    "Unknown CUDA arch" for any form other than 8.6 or 8.6+PTX, separated by semicolons or spaces.
+    If the list does not cover the GPU, the build succeeds and the first kernel fails with "no
+    kernel image is available for execution on the device".
 
-    Without the variable torch compiles for the GPUs that it sees. Where nvcc does not know the GPU
-    itself, only a newer toolkit helps.
+    Without the variable torch compiles for the GPUs it sees. If nvcc does not know the GPU either,
+    only a newer toolkit helps.
+
+    Fix: set the variable to the compute capabilities of your GPUs, or unset it.
     """
     codes = need(m.env, "env").get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
     if not codes or not applies(m):
@@ -208,7 +217,7 @@ def _without_the_list(m: Machine, kb: Knowledge) -> Remedies:
 def _ill_formed(codes: list[str]) -> Wrong | None:
     """8.0,8.6 and 86 and sm_86: torch refuses them. Names of generations it knows are left."""
     bad = [arch for arch in codes if _FLAT.fullmatch(arch.removesuffix("+PTX"))]
-    title = "TORCH_CUDA_ARCH_LIST names {entry}, a form that torch does not read"
+    title = "TORCH_CUDA_ARCH_LIST contains {entry}, a form that torch does not accept"
     return (title, {"entry": bad[0][:40]}) if bad else None
 
 
@@ -235,7 +244,7 @@ def _without_the_gpu(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | Non
             code.append(f"compute_{named[1]}{named[2]}")
     for device in capabilities_of(m, kb) or ():
         if not any(kb.serves(arch, device, m.torch.version, m.torch.cuda) for arch in code):
-            title = "TORCH_CUDA_ARCH_LIST is {entry}, which does not serve a GPU of {device}"
+            title = "TORCH_CUDA_ARCH_LIST is {entry}, which leaves out your GPU ({device})"
             return title, {"entry": ";".join(codes)[:60], "device": device}
     return None
 
