@@ -1,10 +1,9 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: /home/ada/venv/bin/python
 #
-# error: torch 2.14.1+cu130 has no code for the NVIDIA GeForce GTX 1080 (compute capability 6.1)
-#     (torch-arch-unsupported-old)
-#   The build was compiled for other GPUs only (sm_75, sm_80, sm_86, sm_90, sm_100, sm_120):
-#   kernels end in "no kernel image".
+# error: torch 2.14.1+cu130 was not built for your GTX 1080 (torch-arch-unsupported-old)
+#   Your GTX 1080 is sm_61; this build contains sm_75 … sm_120 only. Kernels fail with "no
+#   kernel image is available for execution on the device".
 #
 $ErrorActionPreference = 'Stop'
 

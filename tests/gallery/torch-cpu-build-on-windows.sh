@@ -2,9 +2,8 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: C:\Users\ada\venv\Scripts\python.exe
 #
-# error: torch 2.14.1+cpu is a CPU build, and this machine has an NVIDIA GeForce RTX 4090
-#     (torch-cpu-build)
-#   This build has no CUDA code at all: torch.cuda.is_available() is False with any driver.
+# error: torch 2.14.1+cpu is a CPU-only build and cannot use your RTX 4090 (torch-cpu-build)
+#   A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.
 #
 set -eu
 
