@@ -105,19 +105,24 @@ def _guarded() -> int:
         if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
             # A full disk behind stdout is not our failure: one sentence, and the code of wrong use.
             from cudadoctor.cli.options import WrongUse
+            from cudadoctor.cli.speech import say
 
             _forget_stdout()
-            return WrongUse(f"cannot write to stdout: {error.strerror}").report()
+            reason = error.strerror
+            return WrongUse(say("cannot write to stdout: {reason}", reason=reason)).report()
         if os.environ.get("CUDADOCTOR_DEBUG"):
             raise
+        from cudadoctor.cli.speech import say
         from cudadoctor.render import inert
 
         failure = f"{type(error).__name__}: {inert(str(error))}"
+        text = say(
+            "cudadoctor itself failed ({failure}). Please report it, with what it says under"
+            " CUDADOCTOR_DEBUG=1.",
+            failure=failure,
+        )
         with suppress(OSError):  # a full disk behind stderr
-            sys.stderr.write(
-                f"cudadoctor itself failed ({failure}); set CUDADOCTOR_DEBUG=1 to see where, and"
-                " report it\n"
-            )
+            sys.stderr.write(f"{text}\n")
         return FAILED
     finally:
         local.close_host()

@@ -43,10 +43,13 @@ class Source(Struct, frozen=True):
 
 
 def check(options: Options) -> int:
-    """Say what is wrong with this machine, and what cures it.
+    """Find out what is wrong with this machine and how to fix it.
 
-    Exits with 0 where it is healthy or has warnings, 1 where it is broken, 3 where that cannot be
-    told, 2 on wrong use.
+    --from reads saved facts, the output of another tool or an error log: a file, a folder, or -
+    for standard input.
+
+    Exit code: 0 if healthy or with warnings only, 1 if broken, 3 if there is not enough information
+    to decide, 2 for wrong use.
     """
     refuse_contradictions(options)
     if options.saved:
@@ -95,9 +98,10 @@ def _judged(found: Saved, options: Options, *, many: bool) -> tuple[int, str]:
                 raise
             code = FAILED
             why = f"{found.name}: cudadoctor itself failed ({type(error).__name__}: {error})"
+    from cudadoctor.render import inert
+
     # The reason for a missing verdict goes to stderr and, with --json, among the other lines.
-    plain = " ".join(why.split()).encode("ascii", "backslashreplace").decode()
-    sys.stderr.write(f"cudadoctor: {plain}\n")
+    sys.stderr.write(f"cudadoctor: {inert(' '.join(why.split()))}\n")
     if not options.as_json:
         return code, ""
     from cudadoctor.render import json_v1
@@ -115,17 +119,20 @@ def _sink(output: OptStr, *, many: bool) -> Iterator[Callable[[str], None]]:
         with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 - as elsewhere
             yield lambda text: print(text, end="", file=file)
     except OSError as error:
-        refuse(f"cannot write {output}: {error.strerror}")
+        refuse("cannot write to {path}: {reason}", path=output, reason=error.strerror)
 
 
 def fix(options: Options) -> int:
-    """Repair the examined environment; --print prints the repair as a script instead.
+    """Fix the environment that you use, or print the fix.
 
-    Shows the plan, asks, applies what needs no root, checks again with the training step, and
-    brings everything back where it did not help. --print and --as change nothing.
+    Shows the steps, asks, saves the environment, applies what needs no root, and runs the training
+    step again. If that did not help, everything is restored.
 
-    Exits with 0 where it is cured or nothing is to be done (--print: where there is a plan), 1
-    where not, 2 on wrong use or where nobody can be asked and --yes is missing.
+    --print prints the fix as a script, --as as a file of a project (pixi, environment, pyproject,
+    requirements, dockerfile); both change nothing.
+
+    Exit code: 0 if fixed or if there is nothing to fix (--print: if there is a command to run), 1
+    if not, 2 for wrong use, or if nobody can be asked and --yes is missing.
     """
     refuse_contradictions(options)
     if options.printed or options.kind:
@@ -138,15 +145,16 @@ def fix(options: Options) -> int:
 
 
 def setup(folder: str, options: Options) -> int:
-    """Make a new environment in DIR with the best build for this machine, proven by the smoke.
+    """Make a new environment in DIR with the best PyTorch build for this machine.
 
-    Shows what it will do, asks, makes DIR and runs the training step in it. Where installing fails
-    or is interrupted, what was made is removed. --python names the interpreter that it is made
-    from; else a fitting one of this machine is taken. --with uv or pixi makes a project in DIR,
-    --with conda a conda environment; else it is a virtual environment, filled by pip.
+    Shows the steps, asks, installs, and proves the environment with the training step. If the
+    installation fails, what was made is removed.
 
-    Exits with 0 where the training step passed and nothing is broken, 1 where not or where nothing
-    was made, 2 on wrong use or where nobody can be asked and --yes is missing.
+    DIR becomes a virtual environment; --with uv or --with pixi makes a project, --with conda a
+    conda environment.
+
+    Exit code: 0 if the training step passed and nothing is broken, 1 if not or if nothing was made,
+    2 for wrong use, or if nobody can be asked and --yes is missing.
     """
     from cudadoctor.repair.setup import command
 
@@ -154,7 +162,10 @@ def setup(folder: str, options: Options) -> int:
 
 
 def smoke(options: Options) -> int:
-    """Run the training step alone. Exits with 1 where a stage failed."""
+    """Run only the training step: a small model, forward and backward, stage by stage.
+
+    Exit code: 0 if every stage passed, 1 if one failed, 2 for wrong use.
+    """
     from cudadoctor import __version__
 
     refuse_device(options)
@@ -172,18 +183,18 @@ def smoke(options: Options) -> int:
 
 
 def bench(options: Options) -> int:
-    """Measure on this machine what each known technique of faster training is worth.
+    """Measure what each known technique for faster training gains on this machine.
 
     Trains three small models (an image classifier, a transformer encoder, a small language model)
-    as they are, with each technique alone, and with the best combination that is found. A gain
-    is claimed only where it is more than the noise.
+    as they are, with each technique alone, and with the best combination. A gain is reported only
+    if it exceeds the measurement noise.
 
-    After --, a command of your own that trains: it is run and sampled for --minutes, nothing in it
-    is changed, and what starves the GPU is told on stderr (or in --output): stdout is the
-    command's. It runs on after the minutes unless --stop.
+    After --, give your own training command instead. It runs unchanged and is sampled for
+    --minutes; what keeps the GPU waiting is reported on stderr (or in --output). The command then
+    runs on, unless --stop.
 
-    Exits with 0 where something was measured, 1 where nothing could be, 2 on wrong use; with a
-    command, as that does, and with 0 where --stop ended it.
+    Exit code: 0 if something was measured, 1 if nothing could be, 2 for wrong use. With a command:
+    the exit code of that command, or 0 if --stop ended it.
     """
     from cudadoctor.bench import command
 
@@ -191,20 +202,30 @@ def bench(options: Options) -> int:
 
 
 def explain(cause: OptStr) -> int:
-    """Say what a cause is, how it is told and what cures it; without a name, list them."""
+    """Explain a cause: what you see, how to check it, and how to fix it.
+
+    Without CAUSE it lists all of them.
+    """
+    from cudadoctor.cli.speech import current
     from cudadoctor.model.catalogue import CATALOGUE
     from cudadoctor.render import pages
     from cudadoctor.rules.registry import explained_rules
 
     if cause is not None:
-        refuse_unknown_cause(cause, f"there is no cause {cause!r}")
-    rules = explained_rules()
-    sys.stdout.write(pages.listing(CATALOGUE, rules) if cause is None else pages.page(cause, rules))
+        refuse_unknown_cause(cause)
+    rules, language = explained_rules(), current()
+    if cause is None:
+        sys.stdout.write(pages.listing(CATALOGUE, rules, language))
+    else:
+        sys.stdout.write(pages.page(cause, rules, language, width()))
     return 0
 
 
 def facts(options: Options) -> int:
-    """Print what is known of this machine as a document that --from can read."""
+    """Print what is known of this machine, as a document for `check --from`.
+
+    Names, secrets and identifiers are replaced unless --full.
+    """
     from cudadoctor.model import factfile
     from cudadoctor.privacy.redact import Redactor
 
@@ -216,13 +237,14 @@ def facts(options: Options) -> int:
 
 
 def record(folder: str, options: Options) -> int:
-    """Write the raw answers of this host into DIR, for a bug report that becomes a test.
+    """Write the raw answers of this machine to DIR, for a bug report that becomes a test.
 
-    DIR is made; one that is not empty is refused. Names, secrets and identifiers are replaced
-    unless --full.
+    DIR must be new or empty. Names, secrets and identifiers are replaced unless --full.
     """
+    from cudadoctor.cli.speech import say, spoken
     from cudadoctor.host import local, recording
     from cudadoctor.probes import examine
+    from cudadoctor.render import inert
 
     refuse_contradictions(options)
     try:
@@ -232,17 +254,19 @@ def record(folder: str, options: Options) -> int:
             machine = examine.examine_host(host, look_of(options), progress)
         number = recording.write(folder, host, look_of(options), machine, full=options.full)
     except (recording.RecordError, examine.NoInterpreter) as error:
-        refuse(str(error))
+        refuse(spoken(str(error)))
     finally:
         local.close_host()
-    redacted = "names, secrets and identifiers are replaced; look through it before you share it"
-    hidden = "nothing is redacted: share it only with whom you trust" if options.full else redacted
-    from cudadoctor.render import inert
-
-    sys.stdout.write(f"{number} answers of this host written to {inert(folder)}; {hidden}\n")
+    hidden = say(
+        "Nothing is hidden: share it only with people you trust."
+        if options.full
+        else "Names, secrets and identifiers are replaced; read it through before you share it."
+    )
+    count = say("Wrote {number} answers of this machine to {folder}.", number=number, folder=folder)
+    sys.stdout.write(f"{inert(count)} {hidden}\n")
     if lacking := recording.lacking(folder):
-        lack = "its replay asks what was not recorded, and judges less"
-        sys.stderr.write(f"cudadoctor: {lack}: {lacking[0]}\n")
+        lack = say("The recording is incomplete: {what} was not recorded.", what=lacking[0])
+        sys.stderr.write(f"cudadoctor: {inert(lack)}\n")
     return 0
 
 
@@ -256,24 +280,28 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
         if many:
             return json_v1.line(document | {"source": source.name}) + "\n"
         return json_v1.dumps(document) + "\n"
-    from cudadoctor.locale.language import language
+    from cudadoctor.cli.speech import current
 
-    say = language(options.lang)
-    shown = replace(shown, diagnosis=say.diagnosis(shown.diagnosis))
+    language = current()
+    shown = replace(shown, diagnosis=language.diagnosis(shown.diagnosis))
     if options.markdown:
         from cudadoctor import pipeline
         from cudadoctor.render import markdown
 
-        text = markdown.report(shown if options.full else pipeline.shareable(shown), say)
+        text = markdown.report(shown if options.full else pipeline.shareable(shown), language)
         if options.advice:
-            text += markdown.advice_list(_advice(shown, options), say)
+            text += markdown.advice_list(_advice(shown, options), language)
         return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
     from cudadoctor.render import inert, terminal
 
-    layout = terminal.Layout(width=width(), verbose=options.verbose > 0, say=say)
+    layout = terminal.Layout(width=width(), verbose=options.verbose > 0, say=language)
     with suppress(OSError):  # a full disk behind stderr changes no verdict
         sys.stderr.writelines(f"{line}\n" for line in terminal.not_checked(shown, layout))
     lines = terminal.report(shown, layout)
+    if options.quiet:
+        from cudadoctor.render import summary
+
+        return f"{language(shown.diagnosis.verdict)}: {summary.conclusion(shown, language)}\n"
     if options.advice:
         lines += terminal.advice_lines(_advice(shown, options), layout)
     heading = f"== {inert(source.name or '')}\n" if many else ""
@@ -286,17 +314,20 @@ def _advice(shown: Report, options: Options) -> tuple[Advice, ...]:
 
     from cudadoctor import knowledge
     from cudadoctor.bench import advice, store
+    from cudadoctor.cli.speech import say
 
     found = store.Read() if options.saved else store.read(os.environ)
     for text in found.ignored:
-        sys.stderr.write(f"not used for the advice: {text}\n")
+        sys.stderr.write(f"cudadoctor: {say('not used for the advice: {why}', why=text)}\n")
     cpu = None if options.saved else store.cpu_name()
     return advice.advise(shown.machine, knowledge.load(), found.kept, cpu)
 
 
 def version() -> int:
-    """Print the version and the day of the knowledge."""
+    """Print the version and the date of the knowledge tables."""
     from cudadoctor import __version__, knowledge
+    from cudadoctor.cli.speech import say
 
-    sys.stdout.write(f"cudadoctor {__version__}, knowledge of {knowledge.load().date}\n")
+    about = say("knowledge of {date}", date=knowledge.load().date)
+    sys.stdout.write(f"cudadoctor {__version__}, {about}\n")
     return 0

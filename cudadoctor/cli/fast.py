@@ -59,10 +59,10 @@ def _absolute(folder: str) -> str:
 
 def options_of(argv: list[str]) -> dict[str, object] | None:
     """The options of a `check` as click would give them; None where click is to read them."""
-    if argv[:1] != ["check"]:
+    if command_of(argv) != "check":
         return None
     options: dict[str, object] = {}
-    words = iter(argv[1:])
+    words = iter(argv[argv[:1] == ["check"] :])
     for word in words:
         if word in _FLAGS:
             options[_FLAGS[word]] = True
@@ -73,6 +73,11 @@ def options_of(argv: list[str]) -> dict[str, object] | None:
     return options
 
 
+def command_of(argv: list[str]) -> str:
+    """The command of a call: a check where none is named."""
+    return argv[0] if argv and not argv[0].startswith("-") else "check"
+
+
 def begin_look(argv: list[str]) -> None:
     """The head start: the first child starts before the command line is parsed.
 
@@ -80,8 +85,9 @@ def begin_look(argv: list[str]) -> None:
     so it runs while the rest of the doctor is still being imported. `LocalHost.inside` takes over
     the child that was begun here. What is guessed wrong costs a child that nobody listens to.
     """
-    looks = {"check", "fix", "facts", "smoke"} & set(argv[:1])
-    if not looks or any(word.startswith(("--from", "--help", "-h")) for word in argv):
+    if command_of(argv) not in ("check", "fix", "facts", "smoke") or any(
+        word.startswith(("--from", "--help", "-h", "--version", "-V")) for word in argv
+    ):
         return
     import contextlib
 

@@ -3,210 +3,482 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cudadoctor import __version__
-from cudadoctor.cli import commands
-from cudadoctor.cli.options import EXIT, Options, WrongUse, seconds
+from cudadoctor.cli import commands, speech
+from cudadoctor.cli.options import Options, WrongUse, refuse, refuse_unknown, seconds, unknown
+from cudadoctor.cli.output import width
+from cudadoctor.cli.speech import say
 from cudadoctor.installers import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 PROGRAM = "cudadoctor"
+_OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--lang")
 
 
 def run(argv: list[str] | None = None) -> int:
     """Run a command and return the exit code. Wrong use is one sentence on stderr and a 2."""
+    words = sys.argv[1:] if argv is None else argv
+    speech.speak(speech.chosen(words, os.environ))
     try:
-        answer = main.main(args=argv, prog_name=PROGRAM, standalone_mode=False)
+        answer = main.main(
+            args=with_command(words),
+            prog_name=PROGRAM,
+            standalone_mode=False,
+            terminal_width=width() - 2,
+        )
     except click.exceptions.Abort:
         return 130
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return EXIT
     except click.ClickException as error:
-        return WrongUse(error.format_message()).report()
+        return WrongUse(_sentence(error)).report()
     except WrongUse as error:
         return error.report()
     return answer if isinstance(answer, int) else 0
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name=PROGRAM)
-def main() -> None:
-    """Says why PyTorch does not use the GPU, shows the evidence and prints the repair.
+def with_command(argv: Sequence[str]) -> list[str]:
+    """The words with the command that a call without one means: a check."""
+    words = list(argv)
+    rest = words
+    while rest[:1] and rest[0].partition("=")[0] == "--lang":
+        rest = rest[1:] if "=" in rest[0] else rest[2:]
+    bare = not rest or (rest[0].startswith("-") and rest[0] not in _OF_THE_GROUP)
+    return ["check", *words] if bare else words
 
-    Start with `cudadoctor check`.
-    """
+
+# --- what is wrong with the words ---------------------------------------------------------------
 
 
-def _add(work: Callable[..., int], *parameters: click.Parameter) -> None:
-    """Add a command: its name and its help are those of the function that does it.
+def _sentence(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else PROGRAM
+    match error:
+        case click.NoSuchOption():
+            parameters = context.command.get_params(context) if context else []
+            known = [name for parameter in parameters for name in parameter.opts]
+            return unknown(
+                error.option_name,
+                known,
+                "'{name}' is not an option of this command",
+                f"{command} --help",
+            )
+        case click.BadOptionUsage() if error.message.endswith("argument."):
+            text = say("{option} needs a value.", option=error.option_name)
+        case click.BadOptionUsage():
+            text = say("{option} takes no value.", option=error.option_name)
+        case click.MissingParameter():
+            metavar = error.param.human_readable_name if error.param else "?"
+            text = say("{argument} is missing.", argument=metavar)
+        case _:
+            text = error.format_message()
+    return text + say(" See: {command}", command=f"{command} --help")
 
-    The function gets the values of its arguments, then its options.
-    """
-    named = {"folder", "cause"} & {parameter.name for parameter in parameters}
 
-    def call(**given: Any) -> int:
-        return work(*[given.pop(name) for name in named], *([Options(**given)] if given else ()))
+def _one_of(*choices: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Refuses any other word."""
 
-    text = inspect.cleandoc(work.__doc__ or "")
-    main.add_command(
-        click.Command(work.__name__, params=list(parameters), callback=call, help=text)
-    )
+    def checked(_: click.Context, option: click.Parameter, value: Any) -> Any:
+        for word in value if isinstance(value, tuple) else (value,):
+            if word not in (None, *choices):
+                refuse(
+                    "'{value}' is not a valid value for {option}: choose one of {choices}",
+                    value=word,
+                    option=option.opts[-1],
+                    choices=", ".join(choices),
+                )
+        return value
+
+    return checked
+
+
+def _number(
+    kind: type[int] | type[float], least: float, most: float
+) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Refuses what is no number within these limits."""
+
+    def checked(_: click.Context, option: click.Parameter, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            number = kind(value)
+        except ValueError:
+            number = kind(least - 1)
+        if not least <= number <= most:
+            refuse(
+                "'{value}' is not a valid value for {option}: give a number from {least} to {most}",
+                value=value,
+                option=option.opts[-1],
+                least=f"{least:g}",
+                most=f"{most:g}",
+            )
+        return number
+
+    return checked
+
+
+def _file(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Refuses a folder before the work is done, not after it."""
+    if value is not None and os.path.isdir(value):  # noqa: PTH112
+        refuse("{path} is a folder: name a file", path=value)
+    return value
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+_Groups = dict[str, tuple[click.Option, ...]]
+_HELP = "Show this help"
+
+
+class _Speaking(click.Command):
+    """A command whose help is translated, and whose options stand under headings."""
+
+    groups: Mapping[str, tuple[click.Option, ...]]
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        pieces = " ".join(self.collect_usage_pieces(ctx))
+        formatter.write_usage(ctx.command_path, pieces, prefix=say("Usage: "))
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        own, *others = super().collect_usage_pieces(ctx)
+        return [say(own), *others]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for paragraph in (self.help or "").split("\n\n"):
+            formatter.write_paragraph()
+            formatter.write_text(say(" ".join(paragraph.split())))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = {heading: [*options] for heading, options in self.groups.items()}
+        if own := self.get_help_option(ctx):
+            groups[list(groups)[-1]].append(own)
+        records = {
+            heading: list(filter(None, [option.get_help_record(ctx) for option in options]))
+            for heading, options in groups.items()
+        }
+        column = max(len(names) for group in records.values() for names, _ in group)
+        for heading, group in records.items():
+            with formatter.section(say(heading)):
+                formatter.write_dl([(names.ljust(column), say(text)) for names, text in group])
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        found = super().get_help_option(ctx)
+        if found is not None:
+            found.help = _HELP
+        return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+        if ctx.args and not isinstance(self, click.Group):
+            refuse(
+                "unexpected argument '{word}'. See: {command}",
+                word=ctx.args[0],
+                command=f"{ctx.command_path} --help",
+            )
+        return rest
+
+
+class _Command(_Speaking):
+    """One command."""
+
+    def __init__(self, groups: _Groups, **attributes: Any) -> None:
+        self.groups = groups
+        super().__init__(**attributes, context_settings={"allow_extra_args": True})
+
+
+class _Program(_Speaking, click.Group):
+    """The program, whose commands stand in the order of their use."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return [say("[COMMAND] [OPTIONS]")]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            refuse_unknown(
+                args[0],
+                list(self.commands),
+                "'{name}' is not a command of cudadoctor",
+                f"{PROGRAM} --help",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section(say("Commands")):
+            formatter.write_dl(
+                [(name, say(command.short_help or "")) for name, command in self.commands.items()]
+            )
+        super().format_options(ctx, formatter)
+        with formatter.section(say("Examples")):
+            formatter.write_dl([(line, say(text)) for line, text in _EXAMPLES], col_max=40)
+
+
+_EXAMPLES = (
+    ("cudadoctor", "Check the Python that you use here"),
+    ("cudadoctor check --python ~/venv", "Check another environment"),
+    ("cudadoctor check --from log.txt", "Read a report or an error log"),
+    ("cudadoctor fix", "Show the fix, ask, apply it"),
+)
 
 
 def _option(*names: str, **attributes: Any) -> click.Option:
     return click.Option(names, **attributes)
 
 
-_folder = click.Argument(["folder"], metavar="DIR")
-_python = _option(
-    "--python",
-    metavar="PATH",
-    help="The interpreter to examine: a python, or a venv or conda folder.",
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"{PROGRAM} {__version__}")
+        ctx.exit()
+
+
+# Not passed on: `speech` reads it from the words, before anything is parsed.
+_lang = _option(
+    "--lang",
+    callback=_one_of(*speech.LANGUAGES),
+    metavar="|".join(speech.LANGUAGES),
+    expose_value=False,
+    help="Language (default: your locale's)",
 )
-_device = _option("--device", help="Device of the training step: cpu, cuda or cuda:N.")
+_own = (
+    _option(
+        *("-V", "--version"),
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_version,
+        help="Print the version",
+    ),
+    _lang,
+)
+
+main = _Program(
+    PROGRAM,
+    params=list(_own),
+    help="Find out why PyTorch does not use your GPU, and fix it.\n\n"
+    "Without a command it runs `cudadoctor check`.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+main.groups = {"Options": _own}
+
+
+def _add(work: Callable[..., int], short: str, *arguments: click.Argument, **groups: Any) -> None:
+    """Add a command: its name and its help are those of the function that does it.
+
+    The function gets the values of its arguments, then its options. groups: key of a heading ->
+    its options.
+    """
+    named = {"folder", "cause"} & {parameter.name for parameter in arguments}
+    headed = {_HEADINGS[key]: tuple(options) for key, options in groups.items()}
+
+    def call(**given: Any) -> int:
+        return work(*[given.pop(name) for name in named], *([Options(**given)] if given else ()))
+
+    options = [option for group in headed.values() for option in group]
+    main.add_command(
+        _Command(
+            headed,
+            name=work.__name__,
+            params=[*arguments, *options],
+            callback=call,
+            help=inspect.cleandoc(work.__doc__ or ""),
+            short_help=short,
+        )
+    )
+
+
+_HEADINGS = {
+    "look": "What to examine",
+    "judge": "What to judge",
+    "cure": "How to fix it",
+    "make": "What to install",
+    "measure": "What to measure",
+    "instead": "Print the fix instead of applying it",
+    "earlier": "Earlier fixes",
+    "show": "Output",
+    "other": "Options",
+}
+
+_folder = click.Argument(["folder"], metavar="DIR")
+_python = _option("--python", metavar="PATH", help="Python or environment to examine")
+_device = _option("--device", metavar="DEVICE", help="Where to train: cpu, cuda or cuda:N")
 _timeout = _option(
     "--timeout",
     callback=lambda _, __, text: seconds(text),
-    metavar="S",
-    help="Limit for each probe, in seconds.",
+    metavar="SECONDS",
+    help="Time limit for each probe",
 )
-_full = _option("--full", is_flag=True, help="Hide nothing: names, paths and identifiers stay.")
-_output = _option(
-    "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write there, not to stdout."
-)
-_json = _option("--json", "as_json", is_flag=True, help="Print JSON (schema 1).")
+_full = _option("--full", is_flag=True, help="Do not hide names, paths and identifiers")
+_output = _option("-o", "--output", callback=_file, metavar="FILE", help="Write to a file")
+_json = _option("--json", "as_json", is_flag=True, help="Print JSON")
+_markdown = _option("--markdown", is_flag=True, help="Print Markdown, for an issue or a chat")
 _manager = _option(
     "--with",
     "manager",
-    type=click.Choice([*registry.BY_NAME]),
-    help="Package manager for the commands.",
+    callback=_one_of(*registry.BY_NAME),
+    metavar="TOOL",
+    help="pip, uv, conda, pixi or docker",
 )
-_torch = _option(
-    "--torch", metavar="VERSION", help="Keep to this release of torch (2.6, 2.6.0, >=2.6,<2.8)."
-)
-_verify = _option(
-    "--verify", is_flag=True, help="Ask a real resolver first whether the packages can be had."
+_torch = _option("--torch", metavar="VERSION", help="Keep to this torch release, e.g. 2.6")
+_verify = _option("--verify", is_flag=True, help="Check first that the packages resolve")
+_yes = _option("--yes", is_flag=True, help="Do not ask")
+_saved = _option(
+    "--from",
+    "saved",
+    multiple=True,
+    metavar="FILE",
+    help="A report or error log, not this machine",
 )
 _looking = (
     _python,
-    _option("--fast", is_flag=True, help="Do not import torch and run no training step."),
-    _option("--no-smoke", is_flag=True, help="Import torch but run no training step."),
+    _option("--fast", is_flag=True, help="Do not import torch; no training step"),
+    _option("--no-smoke", is_flag=True, help="Import torch, but skip the training step"),
     _device,
     _timeout,
 )
 _judging = (
-    _option(
-        "--from",
-        "saved",
-        multiple=True,
-        metavar="FILE",
-        help="Judge saved facts, not this machine: a file, a folder or - (repeatable).",
-    ),
-    _option("--as-of", metavar="DATE", help="Judge a report as of this day (YYYY-MM-DD)."),
-    _option("--ignore", multiple=True, metavar="CAUSE", help="Leave this cause out (repeatable)."),
-    _option("--compile", "compiles", is_flag=True, help="Extensions will be compiled here."),
-    _option("--lang", type=click.Choice(("en", "es")), default="en", help="Language."),
-    _full,
-    _output,
-    _json,
+    _option("--ignore", multiple=True, metavar="CAUSE", help="Leave out a cause (repeatable)"),
+    _option("--compile", "compiles", is_flag=True, help="Extensions will be compiled here"),
+    _option("--as-of", metavar="YYYY-MM-DD", help="Judge the report as of this day"),
 )
 
 _add(
     commands.check,
-    *_looking,
-    *_judging,
-    _option("--markdown", is_flag=True, help="Print Markdown, for an issue."),
-    _option("--strict", is_flag=True, help="Warnings exit with 1 too."),
-    _option(
-        "--advice", is_flag=True, help="Say too what is expected to make training faster here."
+    "Find what is wrong and how to fix it",
+    look=(_python, _saved, *_looking[1:]),
+    judge=(
+        *_judging,
+        _option("--strict", is_flag=True, help="Exit with 1 for warnings too"),
+        _option("--advice", is_flag=True, help="Also say what would speed up training"),
     ),
-    _option(
-        "-v", "--verbose", count=True, help="Show more: infos, explained findings, all values."
+    show=(
+        _option("-v", "--verbose", count=True, help="Show every check, value and source"),
+        _option("-q", "--quiet", is_flag=True, help="Print only the answer, one line"),
+        *(_output, _json, _markdown, _full, _lang),
     ),
 )
 _add(
     commands.fix,
-    *_looking,
-    *_judging,
-    _option("--print", "printed", is_flag=True, help="Print the plan as a shell script."),
-    _manager,
-    _option(
-        "--shell",
-        type=click.Choice(("bash", "fish", "powershell")),
-        help="Shell; that of the machine where none is named.",
+    "Fix it, with a way back",
+    look=(_python, _saved, *_looking[1:]),
+    judge=_judging,
+    cure=(
+        *(_manager, _torch, _verify),
+        _option(
+            "--allow-shared",
+            "shared",
+            is_flag=True,
+            help="Also change a Python that others use",
+        ),
+        _yes,
     ),
-    _torch,
-    _option(
-        "--as",
-        "kind",
-        type=click.Choice([*registry.BY_KIND]),
-        help="Print the build for this machine as a file of a project.",
+    earlier=(
+        _option("--undo", is_flag=True, help="Take back the last fix"),
+        _option("--resume", is_flag=True, help="Finish a fix that was interrupted"),
+        _option("--forget", is_flag=True, help="Delete what --undo needs, to free space"),
     ),
-    _option("--hashes", is_flag=True, help="With --as requirements: with the files' hashes."),
-    _verify,
-    _option("--yes", is_flag=True, help="Apply without asking."),
-    _option("--undo", is_flag=True, help="Bring back what was there before the last repair."),
-    _option("--resume", is_flag=True, help="Go on with a repair that was interrupted."),
-    _option("--forget", is_flag=True, help="Remove what --undo would bring back."),
-    _option(
-        "--allow-shared",
-        "shared",
-        is_flag=True,
-        help="Apply also to the system's Python or conda's base, which others share.",
+    instead=(
+        _option("--print", "printed", is_flag=True, help="Print a shell script"),
+        _option(
+            "--shell",
+            callback=_one_of("bash", "fish", "powershell"),
+            metavar="SHELL",
+            help="bash, fish or powershell",
+        ),
+        _option(
+            "--as",
+            "kind",
+            callback=_one_of(*registry.BY_KIND),
+            metavar="KIND",
+            help="Print a project file of this kind",
+        ),
+        _option("--hashes", is_flag=True, help="With --as requirements: add hashes"),
     ),
+    show=(_output, _json, _full, _lang),
 )
 _add(
     commands.setup,
+    "Make a new environment that works",
     _folder,
-    *(_python, _device, _timeout, _manager, _torch, _verify, _json),
-    _option("--yes", is_flag=True, help="Make it without asking."),
+    make=(
+        _option("--python", metavar="PATH", help="Python to make it from"),
+        *(_manager, _torch, _verify, _device, _timeout, _yes),
+    ),
+    show=(_json, _lang),
 )
 _add(
     commands.smoke,
-    *(_python, _device, _timeout, _json),
-    _option("--ranks", type=click.IntRange(1, 64), help="Processes of the DDP stage."),
+    "Run only the training step",
+    look=(
+        *(_python, _device, _timeout),
+        _option(
+            "--ranks", callback=_number(int, 1, 64), metavar="N", help="Processes of the DDP stage"
+        ),
+    ),
+    show=(_json, _lang),
 )
 _add(
     commands.bench,
+    "Measure what makes training faster",
     click.Argument(["words"], nargs=-1, metavar="[-- COMMAND ...]"),
-    *(_python, _device, _output, _json),
-    _option(
-        "--minutes",
-        type=click.FloatRange(0.05, 1440.0),
-        default=10.0,
-        show_default=True,
-        help="Time for all of it.",
+    measure=(
+        *(_python, _device),
+        _option(
+            "--minutes",
+            callback=_number(float, 0.05, 1440),
+            default="10",
+            metavar="N",
+            help="Time for everything (default: 10)",
+        ),
+        _option(
+            "--workload",
+            "workloads",
+            multiple=True,
+            callback=_one_of("cnn", "encoder", "decoder"),
+            metavar="NAME",
+            help="Only cnn, encoder or decoder (repeatable)",
+        ),
+        _option("--only", multiple=True, metavar="TECHNIQUE", help="Only this one (repeatable)"),
+        _option("--stop", is_flag=True, help="End the command when the time is over"),
+        _option("--scale", type=click.Choice(("tiny",)), hidden=True),
+        _option("--plant", multiple=True, hidden=True),
     ),
-    _option(
-        "--workload",
-        "workloads",
-        multiple=True,
-        type=click.Choice(("cnn", "encoder", "decoder")),
-        help="Measure this workload only (repeatable).",
+    show=(
+        *(_output, _json, _markdown),
+        _option("--chart", callback=_file, metavar="FILE", help="Draw a chart (.svg or .png)"),
+        _lang,
     ),
-    _option(
-        "--only", multiple=True, metavar="TECHNIQUE", help="Try this technique only (repeatable)."
-    ),
-    _option("--markdown", is_flag=True, help="Print Markdown."),
-    _option(
-        "--chart",
-        type=click.Path(dir_okay=False),
-        metavar="FILE",
-        help="Draw a chart: .svg or .png.",
-    ),
-    _option(
-        "--stop", is_flag=True, help="With a command: end it after --minutes, else it runs on."
-    ),
-    _option("--scale", type=click.Choice(("tiny",)), hidden=True),
-    _option("--plant", multiple=True, hidden=True),
 )
-_add(commands.explain, click.Argument(["cause"], required=False))
-_add(commands.facts, *_looking, _full, _output)
-_add(commands.record, _folder, *_looking, _full)
-_add(commands.version)
+_add(
+    commands.explain,
+    "Explain a cause, or list them all",
+    click.Argument(["cause"], required=False),
+    other=(_lang,),
+)
+_add(
+    commands.facts,
+    "Save what is known of this machine",
+    look=_looking,
+    show=(_full, _output, _lang),
+)
+_add(
+    commands.record,
+    "Record this machine for a bug report",
+    _folder,
+    look=_looking,
+    show=(_full, _lang),
+)
+_add(commands.version, "Print the version", other=(_lang,))

@@ -19,7 +19,9 @@ def this_machine(options: Options) -> Machine:
         with Waiting(SHORTER) as progress:
             return examine.examine(look_of(options), progress, meanwhile=_load_the_core)
     except examine.NoInterpreter as error:
-        refuse(str(error))
+        from cudadoctor.cli.speech import spoken
+
+        refuse(spoken(str(error)))
 
 
 def look_of(options: Options) -> examine.Look:

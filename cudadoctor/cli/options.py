@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, NoReturn
 
@@ -36,13 +37,13 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     as_of: str | None = None
     ignore: tuple[str, ...] = ()
     compiles: bool = False
-    lang: str = "en"
     full: bool = False
     output: str | None = None
     as_json: bool = False
     markdown: bool = False
     strict: bool = False
     verbose: int = 0
+    quiet: bool = False
     printed: bool = False
     manager: str | None = None
     shell: Literal["bash", "fish", "powershell"] | None = None
@@ -70,12 +71,12 @@ class WrongUse(Exception):  # noqa: N818 - the user's, not ours
     """What the user asked for cannot be done, in one sentence."""
 
     def report(self) -> int:
-        """Say it on stderr, in plain ASCII on one line; the exit code."""
-        text = " ".join(str(self).split()).encode("ascii", "backslashreplace").decode()
+        """Say it on stderr, on one line; the exit code."""
+        from cudadoctor.render import inert
+
         # What the user typed, or a file is named, may hold colours and worse: shown, not obeyed.
-        text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
         with suppress(OSError):  # a full disk behind stderr: the exit code says it
-            sys.stderr.write(f"cudadoctor: {text}\n")
+            sys.stderr.write(f"cudadoctor: {inert(' '.join(str(self).split()))}\n")
         return EXIT
 
 
@@ -88,98 +89,130 @@ def seconds(text: str | None) -> float | None:
     except ValueError:
         found = 0.0
     if not SHORTEST_S <= found <= LONGEST_S:
-        limits = f"{SHORTEST_S:g} to {LONGEST_S:.0f}"
-        refuse(f"--timeout {text!r} is no limit: give seconds from {limits}")
+        refuse(
+            "'{value}' is not a valid limit: give a number of seconds from {least} to {most}",
+            value=text,
+            least=f"{SHORTEST_S:g}",
+            most=f"{LONGEST_S:.0f}",
+        )
     return found
+
+
+_EXCLUSIVE = (
+    ("json", "markdown"),
+    ("as", "json"),
+    ("undo", "resume"),
+    ("undo", "forget"),
+    ("resume", "forget"),
+    ("quiet", "verbose"),
+    ("quiet", "json"),
+    ("quiet", "markdown"),
+)
+_WITHOUT_EFFECT = (
+    (
+        "from",
+        ("python", "fast", "no-smoke", "device"),
+        "--from judges a saved report, so --{option} has no effect: remove one of the two",
+    ),
+    (
+        "from",
+        ("undo", "resume", "forget"),
+        "--{option} changes an environment, so it cannot be combined with --from: remove one",
+    ),
+    (
+        "fast",
+        ("device",),
+        "--fast skips the training step, so --{option} has no effect: remove one of the two",
+    ),
+    *(
+        (
+            printing,
+            ("undo", "resume", "forget", "yes"),
+            "--print and --as change nothing, so --{option} has no effect: remove one of the two",
+        )
+        for printing in ("print", "as")
+    ),
+)
+_FIELDS = {"from": "saved", "as": "kind", "json": "as_json", "print": "printed"}
+"""Of an option that is no name in Python, or means something there."""
 
 
 def refuse_contradictions(options: Options) -> None:
     """Refuse what excludes each other, and values that mean nothing."""
-    acting = [name for name in ("undo", "resume", "forget") if getattr(options, name)]
-    looking = [name for name in ("python", "fast", "no_smoke", "device") if getattr(options, name)]
-    rows = (
-        *(
-            (
-                options.saved,
-                f"--from judges saved facts, so --{name.replace('_', '-')} has nothing to act on:"
-                " drop one",
+
+    def given(name: str) -> bool:
+        return bool(getattr(options, _FIELDS.get(name, name.replace("-", "_"))))
+
+    for giver, names, sentence in _WITHOUT_EFFECT:
+        for name in filter(given, names if given(giver) else ()):
+            refuse(sentence, option=name)
+    for first, second in _EXCLUSIVE:
+        if given(first) and given(second):
+            refuse(
+                "--{first} and --{second} cannot be combined: choose one",
+                first=first,
+                second=second,
             )
-            for name in looking
-        ),
-        (
-            options.saved and acting,
-            "--undo, --resume and --forget act on an environment, not on saved facts",
-        ),
-        (
-            options.as_json and options.markdown,
-            "--json and --markdown exclude each other: choose one",
-        ),
-        (
-            options.fast and options.device,
-            "--fast runs no training step, so --device has nothing to act on: drop one",
-        ),
-        (
-            acting[1:],
-            f"{' and '.join(f'--{name}' for name in acting[:2])} exclude each other: choose one",
-        ),
-        *(
-            (
-                options.printed or options.kind,
-                f"--print changes nothing, so --{name} has nothing to act on: drop one",
-            )
-            for name in (*acting, *(["yes"] if options.yes else []))
-        ),
-        (
-            options.kind and options.as_json,
-            "--as prints a file and --json a document: choose one",
-        ),
-        (
-            options.hashes and options.kind != "requirements",
-            "--hashes belongs to --as requirements",
-        ),
-    )
-    for wrong, sentence in rows:
-        if wrong:
-            refuse(sentence)
+    if options.hashes and options.kind != "requirements":
+        refuse("--hashes works only with --as requirements: add it, or remove --hashes")
     refuse_device(options)
     _refuse_unknown(options)
 
 
 def _refuse_unknown(options: Options) -> None:
     for cause in options.ignore:
-        refuse_unknown_cause(cause, f"--ignore {cause!r} is no cause")
+        refuse_unknown_cause(cause)
     if options.torch is not None:
         from cudadoctor.solver.demand import constraint_of
 
         if constraint_of(options.torch) is None:
-            such = "give one such as 2.6, 2.6.0 or >=2.6,<2.8"
-            refuse(f"--torch {options.torch!r} is no version: {such}")
+            refuse(
+                "'{value}' is not a valid version: give one such as 2.6, 2.6.0 or '>=2.6,<2.8'",
+                value=options.torch,
+            )
     if options.as_of:
         try:
             datetime.date.fromisoformat(options.as_of)
         except ValueError:
-            refuse(f"--as-of {options.as_of!r} is no date: write it as YYYY-MM-DD")
+            refuse("'{value}' is not a valid date: write it as YYYY-MM-DD", value=options.as_of)
 
 
 def refuse_device(options: Options) -> None:
     if options.device and not device_is_sound(options.device):
-        refuse(f"--device {options.device!r} is no device: use cpu, cuda or cuda:N")
+        refuse(
+            "'{value}' is not a valid device: give cpu, cuda, or cuda: and a number",
+            value=options.device,
+        )
 
 
-def refuse(sentence: str) -> NoReturn:
-    """End the command as wrong use."""
-    raise WrongUse(sentence)
+def refuse(template: str, **values: object) -> NoReturn:
+    """End the command as wrong use. template: a sentence to be translated, or already is."""
+    from cudadoctor.cli.speech import say
+
+    raise WrongUse(say(template, **values))
 
 
-def refuse_unknown_cause(cause: str, sentence: str) -> None:
+def refuse_unknown_cause(cause: str) -> None:
     """Refuse a name that is not in the catalogue, with the one that may have been meant."""
     if cause not in CATALOGUE:
-        close = nearest(cause, CATALOGUE)
-        meant = f"; did you mean {close}" if close else ""
-        refuse(f"{sentence}{meant} (cudadoctor explain lists them)")
+        refuse_unknown(cause, CATALOGUE, "'{name}' is not a known cause", "cudadoctor explain")
 
 
-def nearest(word: str, known: tuple[str, ...]) -> str | None:
+def refuse_unknown(name: str, known: Sequence[str], template: str, lister: str) -> NoReturn:
+    """Refuse a name that is none of those that there are."""
+    raise WrongUse(unknown(name, known, template, lister))
+
+
+def unknown(name: str, known: Sequence[str], template: str, lister: str) -> str:
+    """The sentence with the nearest of the known names. lister: the command that lists them."""
+    from cudadoctor.cli.speech import say
+
+    close = nearest(name, known)
+    meant = say("; did you mean {close}?", close=close) if close else "."
+    return say(template, name=name) + meant + say(" To list them: {command}", command=lister)
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
     """The known word that the user may have meant."""
     import difflib
 

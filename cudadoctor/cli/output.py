@@ -40,13 +40,13 @@ def written(text: str, output: str | None) -> None:
         except BrokenPipeError:
             raise
         except OSError as error:
-            refuse(f"cannot write to stdout: {error.strerror}")
+            refuse("cannot write to stdout: {reason}", reason=error.strerror)
         return
     try:
         with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 3 ms
             file.write(text)
     except OSError as error:
-        refuse(f"cannot write {output}: {error.strerror}")
+        refuse("cannot write to {path}: {reason}", path=output, reason=error.strerror)
 
 
 def width() -> int:
@@ -99,10 +99,12 @@ def _span(text: str, style: str) -> str:
 
 
 def asked(question: str) -> bool:
-    """Whether the user says yes to a question on stderr."""
-    sys.stderr.write(question)
+    """Whether the user says yes to a question on stderr; the answers stand behind it."""
+    from cudadoctor.cli.speech import say
+
+    sys.stderr.write(f"{question} {say('[y/N]')} ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return sys.stdin.readline().strip().lower() in {"y", "yes", *say("y yes").split()}
 
 
 FIRST_S = 1.0
@@ -114,11 +116,12 @@ SHORTER = "--timeout sets a shorter limit"
 class Waiting:
     """Says on stderr what takes longer than a second, until the block ends.
 
-    hint: how to wait for less, said after ten seconds. lead: before what is under way.
+    hint: how to wait for less, said after ten seconds. lead: "" where what is under way is named
+    as what the doctor does.
     """
 
-    def __init__(self, hint: str = "", *, lead: str = "waiting for ") -> None:
-        self.hint = f"; {hint}" if hint else ""
+    def __init__(self, hint: str = "", *, lead: str = "waiting for {what}") -> None:
+        self.hint = hint
         self.lead = lead
         self.live = sys.stderr.isatty()
         self.under_way: dict[str, float] = {}
@@ -185,8 +188,16 @@ class Waiting:
         """Where no line moves: each thing once, when it has taken long."""
         for what in sorted(slow):
             if _whole(what) not in self.announced:
-                self.say(f"{self.lead}{what} since {ANNOUNCE_S:.0f} s{self.hint}")
+                self.say(self._told({what: ANNOUNCE_S}, hint=self.hint))
                 self.announced.add(_whole(what))
+
+    def _told(self, slow: dict[str, float], *, hint: str) -> str:
+        """What is waited for, and how to wait for less."""
+        from cudadoctor.cli.speech import say
+
+        text = ", ".join(f"{_named(what)} ({took:.0f} s)" for what, took in slow.items())
+        told = say(self.lead, what=text) if self.lead else text
+        return f"{told}; {say(hint)}" if hint else told
 
     def _watch(self) -> None:
         while not self._over.wait(0.25):
@@ -194,9 +205,8 @@ class Waiting:
             if not self.live:
                 self.once({what for what, took in slow.items() if took > ANNOUNCE_S})
             elif slow:
-                text = ", ".join(f"{what} ({took:.0f} s)" for what, took in slow.items())
                 hint = self.hint if max(slow.values()) > ANNOUNCE_S else ""
-                self._spin(f"{self.lead}{text}{hint}{self._latest}")
+                self._spin(self._told(slow, hint=hint) + self._latest)
             else:
                 self._clear()
 
@@ -220,3 +230,11 @@ class Waiting:
 
 def _whole(what: str) -> str:
     return what.partition(":")[0]
+
+
+def _named(what: str) -> str:
+    """What a probe waits for, in the user's words: `the driver: cuInit`."""
+    from cudadoctor.cli.speech import say
+
+    whole, mark, part = what.partition(": ")
+    return f"{say(whole)}{mark}{part}"

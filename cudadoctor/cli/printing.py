@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cudadoctor.cli.looking import this_machine
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import Waiting, written
+from cudadoctor.cli.speech import say, spoken
 from cudadoctor.model.trust import acting
 
 if TYPE_CHECKING:
@@ -32,11 +33,13 @@ def fix(options: Options) -> int:
         judged = _verified(judged, wishes, here=not options.saved)
     written(_rendered(judged, options, wishes), options.output)
     from cudadoctor.installers.verify import holds
+    from cudadoctor.render.shells import written_edits
 
     steps = judged.plan.steps
     if not steps:
         return 1 if judged.diagnosis.verdict in ("broken", "undecided") else 0
-    some = any(step.commands or step.variables for step in steps)
+    # Also those for root: they stand in the script, to be pasted.
+    some = any(step.commands or step.variables or written_edits(step) for step in steps)
     return 0 if some and holds(judged.plan) else 1
 
 
@@ -92,9 +95,10 @@ def _project_file(machine: Machine, options: Options, kind: str) -> int:
                 verdict = verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here)
         lacking = options.hashes and not hashes
         if lacking and not verdict.tool:
-            refuse(f"--hashes needs a resolver: {verdict.why}")
+            refuse("--hashes needs pip or uv to list the files: {why}", why=spoken(verdict.why))
         none = lacking or verdict.resolves is False
-        sys.stderr.write(f"cudadoctor: {verdict.why}{'; no file is printed' if none else ''}\n")
+        why = spoken(verdict.why) + (say("; no file was printed") if none else "")
+        sys.stderr.write(f"cudadoctor: {why}\n")
         if none:
             return 1
     text = registry.project_file(
@@ -128,7 +132,7 @@ def saved_machine(options: Options) -> Foreign:
     from cudadoctor.cli import saved
 
     if saved.are_many(options.saved):
-        refuse("fix --print takes one --from file: name one")
+        refuse("fix --print needs a single report: name one file with --from")
     try:
         machine = next(saved.machines(options.saved)).machine
     except saved.SavedError as error:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
+from cudadoctor.cli.speech import say, spoken
 from cudadoctor.model import factfile
 from cudadoctor.model.machine import Gap, Machine, OptStr, Strings
 from cudadoctor.model.trust import Foreign, foreign
@@ -84,7 +85,7 @@ def _files(name: str) -> Iterator[str]:
                 found = True
                 yield str(path)
     if not found:
-        raise SavedError(f"--from {name}: the folder holds no file")
+        raise SavedError(say("{path} is empty: name a folder with reports", path=name))
 
 
 def _machine(name: str) -> Machine:
@@ -94,19 +95,19 @@ def _machine(name: str) -> Machine:
         try:  # a question that was not recorded becomes a gap
             return recording.replay(name, strict=False)
         except recording.ReplayError as error:
-            raise SavedError(f"--from {error}") from error
+            raise SavedError(spoken(str(error))) from error
     data, whole = _bytes(name)
     if not _FACTS.match(data.removeprefix(_MARK)):
         return _embedded(data) or _reported(name, data, whole=whole)
     if not whole:
-        raise SavedError(f"--from {name}: {factfile.TOO_LONG}")
+        raise SavedError(f"{name}: {spoken(factfile.TOO_LONG)}")
     try:
         return factfile.loads(data.removeprefix(_MARK))
     except factfile.FactsError as error:
         if machine := _embedded(data):
             return machine
-        save = "save one with `cudadoctor facts --output FILE`"
-        raise SavedError(f"--from {name}: {error}; {save}") from error
+        save = say("To save one: cudadoctor facts -o FILE")
+        raise SavedError(f"{name}: {spoken(str(error)).rstrip('.')}. {save}") from error
 
 
 def _embedded(data: bytes) -> Machine | None:
@@ -153,7 +154,7 @@ def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
         machine = read_report(data, knowledge.load())
     except NotTextError as error:
         raise SavedError(
-            f"--from {name} is neither text nor saved facts: paste the output of a program"
+            say("{path} is neither text nor saved facts: give the output of a program", path=name)
         ) from error
     if whole:
         return machine
@@ -167,9 +168,11 @@ def _bytes(name: str) -> tuple[bytes, bool]:
         with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
             data, whole = _ends(file)
     except OSError as error:
-        raise SavedError(f"--from {name} cannot be read: {error.strerror}") from error
+        raise SavedError(
+            say("{path} cannot be read: {reason}", path=name, reason=error.strerror)
+        ) from error
     if not data.strip():
-        raise SavedError(f"--from {name} is empty")
+        raise SavedError(say("{path} is empty: give the output of a program", path=name))
     return data, whole
 
 

@@ -1,8 +1,10 @@
 """The pages of `cudadoctor explain`."""
 
 import re
+import textwrap
 from collections.abc import Sequence
 
+from cudadoctor.locale.language import Language
 from cudadoctor.model.rule import Rule
 
 PAGES: dict[str, tuple[str, str]] = {
@@ -89,29 +91,39 @@ Each is a title and a text: how it shows, what it is told from, what cures it.
 """
 
 
-def listing(catalogue: Sequence[str], rules: Sequence[Rule]) -> str:
+def listing(catalogue: Sequence[str], rules: Sequence[Rule], say: Language) -> str:
     """Every cause with the title of its page, or of its first rule."""
-    titles = {cause: title for cause, (title, _) in PAGES.items()}
+    titles = {cause: say(title) for cause, (title, _) in PAGES.items()}
     for rule in rules:
-        titles.setdefault(rule.cause, _opening(rule)[0].rstrip("."))
+        titles.setdefault(rule.cause, _opening(rule, say)[0].rstrip("."))
     widest = max(map(len, catalogue))
     return "".join(f"{cause:<{widest}}  {titles[cause]}\n" for cause in catalogue)
 
 
-def page(cause: str, rules: Sequence[Rule]) -> str:
-    """What a cause is, how it is told and what cures it."""
-    parts = [cause, *PAGES.get(cause, ())]
+def page(cause: str, rules: Sequence[Rule], say: Language, width: int = 80) -> str:
+    """What a cause is, how it is told and what cures it, in lines of that width."""
+    parts = [say(part) for part in PAGES.get(cause, ())]
     for rule in (rule for rule in rules if rule.cause == cause):
-        parts += [*_opening(rule), rule.page.strip()]
+        parts += [*_opening(rule, say), rule.page.strip()]
         if rule.yields_to:
-            parts.append(f"Explained away by: {', '.join(rule.yields_to)}.")
-    return "\n\n".join(part for part in parts if part) + "\n"
+            parts.append(say("Not reported beside: {causes}.", causes=", ".join(rule.yields_to)))
+    paragraphs = [one for part in parts for one in part.split("\n\n") if one.strip()]
+    laid_out = (_laid_out(paragraph, say, width) for paragraph in paragraphs)
+    return "\n\n".join([cause, *laid_out]) + "\n"
 
 
-def _opening(rule: Rule) -> tuple[str, ...]:
+def _laid_out(paragraph: str, say: Language, width: int) -> str:
+    """A paragraph in lines of that width; one that holds lines of its own stays as it is."""
+    if re.search(r"(?m)^(?:[ \t]|[-*] )", paragraph):
+        return paragraph
+    text = say(" ".join(paragraph.split()))
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _opening(rule: Rule, say: Language) -> tuple[str, ...]:
     """The title, if it is not made of values alone, and what the user reads below it."""
-    why = _without_values(rule.why)
-    return (why,) if rule.title == "{what}" else (_without_values(rule.title), why)
+    why = _without_values(say(rule.why))
+    return (why,) if rule.title == "{what}" else (_without_values(say(rule.title)), why)
 
 
 def _without_values(text: str) -> str:

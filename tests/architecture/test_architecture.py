@@ -31,7 +31,7 @@ CORE = (
 
 SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.fast"}
-    | {"cli.output", "cli.printing", "cli.looking", "cli.saved"}
+    | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved"}
     | {"bench.store", "bench.command", "bench.heats", "bench.stable", "bench.script"}
 )
 """What may touch the world: the door, and what stands between it and the user."""

@@ -8,11 +8,13 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from scenario_reader import read_scenario, scenario_paths
 
 import cudadoctor
 from cudadoctor import knowledge
+from cudadoctor.cli import group, options
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.locale.language import Language, language
 from cudadoctor.model.findings import Severity
@@ -23,8 +25,13 @@ from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.rules.registry import RULES
 
 PACKAGE = Path(cudadoctor.__file__).parent
-SAYS = {"say"}
-"""The names under which renderers call the language."""
+SAYS = {
+    **dict.fromkeys(("say", "refuse", "english", "doing", "progress", "_shown", "_short"), 0),
+    **dict.fromkeys(("unknown", "refuse_unknown"), 2),
+}
+"""The names under which the language is called -> which argument is the template."""
+SPEAKING = ("render", "cli", "probes/examine.py", "__main__.py")
+"""Where they are called so."""
 DYNAMIC = (
     *(severity.label for severity in Severity),
     *("healthy", "warnings", "broken", "undecided"),
@@ -57,16 +64,38 @@ def _name_of(call: ast.Call) -> str:
 def _said() -> set[str]:
     """The fixed phrases of the renderers."""
     found: set[str] = set(DYNAMIC)
-    for file in (PACKAGE / "render").glob("*.py"):
+    for file in (file for place in SPEAKING for file in _files(PACKAGE / place)):
         for call in _calls(file):
-            if _name_of(call) in SAYS and call.args:
-                found |= set(_constants(call.args[0]))
+            place = SAYS.get(_name_of(call), len(call.args))
+            found |= {text for node in call.args[place : place + 1] for text in _constants(node)}
+    found |= {sentence for _, _, sentence in options._WITHOUT_EFFECT}
     for node in ast.walk(ast.parse(inspect.getsource(summary.cost_of))):
         if isinstance(node, ast.Return) and node.value is not None:
             found |= set(_constants(node.value))
         if isinstance(node, ast.Dict):
             found |= {text for value in node.values for text in _constants(value)}
     return found
+
+
+def _files(place: Path) -> Iterator[Path]:
+    return place.rglob("*.py") if place.is_dir() else iter([place])
+
+
+def _helped() -> set[str]:
+    """What --help shows."""
+    found = {"Usage: ", group._HELP, *(text for _, text in group._EXAMPLES)}
+    for command in (group.main, *group.main.commands.values()):
+        assert isinstance(command, group._Speaking)
+        context = command.make_context("cudadoctor", [], resilient_parsing=True)
+        found |= {
+            command.collect_usage_pieces(context)[0],
+            command.short_help or "",
+            *command.groups,
+        }
+        found |= {" ".join(part.split()) for part in (command.help or "").split("\n\n")}
+        shown = [option for option in command.params if isinstance(option, click.Option)]
+        found |= {option.help for option in shown if option.help and not option.hidden}
+    return found - {""}
 
 
 def _told() -> set[str]:
@@ -99,7 +128,7 @@ def _table(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["es"])
 def test_every_sentence_is_translated(name: str) -> None:
-    missing = sorted((_said() | _told()) - set(_table(name)))
+    missing = sorted((_said() | _helped() | _told()) - set(_table(name)))
     assert not missing, "without a translation:\n" + "\n".join(missing)
 
 

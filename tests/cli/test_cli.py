@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenario_reader import HERE, healthy_machine, machine_like
 
-from cudadoctor.cli import fast
+from cudadoctor import __version__
+from cudadoctor.cli import fast, speech
 from cudadoctor.cli import group as cli
 from cudadoctor.cli.options import Options
+from cudadoctor.locale.language import language
 from cudadoctor.model import factfile
 
 COMMAND = [sys.executable, "-m", "cudadoctor"]
@@ -232,3 +235,102 @@ def test_a_cause_that_is_not_to_be_heard_of_is_no_candidate() -> None:
     document = json.loads(ran.stdout)
     assert document["primary"] is None
     assert "container-no-gpu" not in [candidate["cause"] for candidate in document["candidates"]]
+
+
+# --- the words of the command line --------------------------------------------------------------
+
+
+def test_a_call_without_a_command_is_a_check() -> None:
+    assert cli.with_command([]) == ["check"]
+    assert cli.with_command(["--fast", "--json"]) == ["check", "--fast", "--json"]
+    assert cli.with_command(["--lang", "es"]) == ["check", "--lang", "es"]
+    for words in (["fix"], ["--help"], ["-V"], ["--lang", "es", "fix"], ["--lang=es", "-h"]):
+        assert cli.with_command(words) == words
+    assert fast.options_of([]) == fast.options_of(["check"]) == {}
+    assert fast.options_of(["--fast"]) == {"fast": True}
+    assert fast.options_of(["-V"]) is None
+
+
+def test_the_version_is_printed_by_its_short_name_too() -> None:
+    assert _run("-V").stdout == _run("--version").stdout == f"cudadoctor {__version__}\n"
+
+
+def test_quiet_prints_the_answer_and_nothing_else() -> None:
+    ran = _run("check", "-q", "--from", "-", stdin=_document())
+    assert (ran.returncode, len(ran.stdout.splitlines()), ran.stderr) == (0, 1, "")
+
+
+@pytest.mark.parametrize("lang", speech.LANGUAGES)
+@pytest.mark.parametrize("name", ["", *cli.main.commands])
+def test_help_is_readable_on_a_small_terminal(name: str, lang: str) -> None:
+    env = {**os.environ, "COLUMNS": "80", "CUDADOCTOR_LANG": lang}
+    lines = _run(*filter(None, [name]), "--help", env=env).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    command = cli.main.commands.get(name, cli.main)
+    say = language(lang)
+    texts = [option.help for option in command.params if isinstance(option, click.Option)]
+    texts += [command.short_help]
+    assert all(len(say(text)) <= 45 for text in texts if text)
+    headed = [option for group in command.groups.values() for option in group]  # type: ignore[attr-defined]
+    assert all(option in headed for option in command.params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("check", "--lang", "xx"), "'xx' is not a valid value for --lang: choose one of en, es"),
+        (("fix", "--with", "poetry"), "choose one of pixi, conda, uv, pip, docker"),
+        (
+            ("smoke", "--ranks", "0"),
+            "'0' is not a valid value for --ranks: give a number from 1 to 64",
+        ),
+        (("bench", "--minutes", "soon"), "give a number from 0.05 to 1440"),
+        (("check", "--fats"), "'--fats' is not an option of this command; did you mean --fast?"),
+        (("chekc",), "'chekc' is not a command of cudadoctor; did you mean check?"),
+        (("check", "--python"), "--python needs a value. See: cudadoctor check --help"),
+        (("check", "--fast=1"), "--fast takes no value. See: cudadoctor check --help"),
+        (("setup",), "DIR is missing. See: cudadoctor setup --help"),
+        (("check", "it"), "unexpected argument 'it'. See: cudadoctor check --help"),
+        (("check", "-o", "."), ". is a folder: name a file"),
+        (("check", "--json", "-q"), "--quiet and --json cannot be combined: choose one"),
+        (("fix", "--undo", "--forget"), "--undo and --forget cannot be combined: choose one"),
+        (("fix", "--print", "--yes"), "--print and --as change nothing, so --yes has no effect"),
+    ],
+)
+def test_a_refusal_says_what_is_valid(words: tuple[str, ...], said: str) -> None:
+    assert said in _refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "lang"),
+    [
+        ([], {}, "en"),
+        ([], {"LANG": "es_ES.UTF-8"}, "es"),
+        ([], {"LANG": "es_ES.UTF-8", "LC_MESSAGES": "de_DE"}, "en"),
+        ([], {"LC_MESSAGES": "es_MX", "LC_ALL": ""}, "es"),
+        ([], {"LC_ALL": "C", "LANG": "es_ES"}, "en"),
+        ([], {"LC_ALL": "C.UTF-8", "CUDADOCTOR_LANG": "es"}, "es"),
+        ([], {"LANG": "est_EE"}, "en"),
+        (["--lang", "en"], {"CUDADOCTOR_LANG": "es"}, "en"),
+        (["check", "--lang=es"], {"LANG": "C"}, "es"),
+        (["check", "--lang=es", "--json"], {}, "en"),
+        (["bench", "--", "train", "--lang", "es", "--json"], {}, "en"),
+        (["bench", "--lang", "es", "--", "train", "--json"], {}, "es"),
+    ],
+)
+def test_the_language_is_that_of_the_nearest_wish(
+    words: list[str], env: dict[str, str], lang: str
+) -> None:
+    assert speech.chosen(words, env) == lang
+
+
+def test_a_refusal_speaks_the_language_of_the_locale() -> None:
+    ran = _run("check", "--device", "tpu", env={**os.environ, "LC_ALL": "es_ES.UTF-8"})
+    assert ran.stderr.startswith("cudadoctor: 'tpu' no es un dispositivo válido")
+
+
+def test_json_is_english_in_every_locale() -> None:
+    env = {**os.environ, "LC_ALL": "es_ES.UTF-8"}
+    words = ("check", "--json", "--from", "-")
+    broken = factfile.dumps(machine_like("rtx4090-linux", {"torch": {"installed": False}}))
+    assert _run(*words, stdin=broken, env=env).stdout == _run(*words, stdin=broken).stdout

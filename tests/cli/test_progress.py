@@ -27,7 +27,7 @@ def test_a_wait_for_the_driver_names_the_call_and_the_option_once(
     for what in ("the driver", "the driver: nvmlInit", "the driver: cuInit"):
         waiting(what, True)
     [line] = said(waiting, capsys)
-    assert line.startswith("waiting for the driver: cuInit since")
+    assert line.startswith("waiting for the driver: cuInit (")
     assert "--timeout" in line
     waiting("the driver: cuInit", False)
     assert said(waiting, capsys) == []
@@ -44,6 +44,6 @@ def test_another_wait_has_a_line_of_its_own(
 def test_a_command_without_the_option_does_not_name_it(
     waiting: output.Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waiting.hint = output.Waiting("").hint
+    waiting.hint = ""
     waiting("the resolver", True)
     assert "--timeout" not in said(waiting, capsys)[0]

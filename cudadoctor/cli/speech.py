@@ -1,0 +1,59 @@
+"""The language that the command line speaks. Renderers get it as an argument."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cudadoctor.locale.language import Language
+
+LANGUAGES = ("en", "es")
+_VARIABLES = ("CUDADOCTOR_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
+_chosen: list[str] = []
+
+
+def chosen(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """The language of --lang, else of the first variable that is set; a document is English."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    if "--json" in words:
+        return "en"
+    named = [word for before, word in zip(("", *words), words, strict=False) if before == "--lang"]
+    named += [word.partition("=")[2] for word in words if word.startswith("--lang=")]
+    wanted = next(filter(None, (*named[-1:], *map(env.get, _VARIABLES))), "")
+    code = re.split(r"[_.@-]", wanted.lower())[0]
+    return code if code in LANGUAGES else "en"
+
+
+def speak(name: str) -> None:
+    """From now on, this language."""
+    _chosen[:] = [name]
+
+
+def current() -> Language:
+    """The language that is spoken."""
+    from cudadoctor.locale.language import language
+
+    return language(_name())
+
+
+def say(template: str, **values: object) -> str:
+    """A sentence of the command line, with its values filled in."""
+    if _name() == "en":  # a fast check loads nothing for it
+        return template.format(**values) if values else template
+    return current()(template, **values)
+
+
+def spoken(text: str) -> str:
+    """A sentence that came filled in, from a journal or a probe."""
+    return text if _name() == "en" else current().spoken(text)
+
+
+def _name() -> str:
+    if not _chosen:
+        speak(chosen(sys.argv[1:], os.environ))
+    return _chosen[0]
