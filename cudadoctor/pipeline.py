@@ -15,6 +15,7 @@ from cudadoctor.model.machine import Machine, OptFloat, Strings
 from cudadoctor.model.trust import PLACEHOLDER, USER, Command, Foreign, Word, foreign, ours
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.render import Report
+from cudadoctor.render.shells import HOME
 from cudadoctor.rules.diagnose import diagnose
 
 _EXIT = {"healthy": 0, "warnings": 0, "broken": 1, "undecided": 3}
@@ -98,7 +99,7 @@ def shareable(shown: Report) -> Report:
     def word(named: Word, first: bool = False) -> Word:
         if isinstance(shown.machine, Foreign):
             return named
-        shaded = own.get(named) or ours(shade(named))
+        shaded = own.get(named) or ours(re.sub("^~/", HOME, shade(named)))
         # A program whose place is hidden is called by its name.
         hidden = first and named not in own and shaded != named
         return ours(re.split(r"[/\\]", shaded)[-1]) if hidden else shaded

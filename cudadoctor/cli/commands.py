@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from cudadoctor.cli.options import (
     refuse_device,
     refuse_unknown_cause,
 )
-from cudadoctor.cli.output import SHORTER, Waiting, painted, width, written
+from cudadoctor.cli.output import SHORTER, Waiting, painted, signs, width, written
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -294,15 +294,15 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
         return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
     from cudadoctor.render import inert, terminal
 
-    layout = terminal.Layout(width=width(), verbose=options.verbose > 0, say=language)
-    with suppress(OSError):  # a full disk behind stderr changes no verdict
-        sys.stderr.writelines(f"{line}\n" for line in terminal.not_checked(shown, layout))
+    layout = terminal.Layout(
+        width=width(),
+        verbose=options.verbose > 0,
+        quiet=options.quiet,
+        signs=signs() and not options.output,
+        say=language,
+    )
     lines = terminal.report(shown, layout)
-    if options.quiet:
-        from cudadoctor.render import summary
-
-        return f"{language(shown.diagnosis.verdict)}: {summary.conclusion(shown, language)}\n"
-    if options.advice:
+    if options.advice and not options.quiet:
         lines += terminal.advice_lines(_advice(shown, options), layout)
     heading = f"== {inert(source.name or '')}\n" if many else ""
     return heading + painted(lines, to_file=bool(options.output))

@@ -42,7 +42,7 @@ from cudadoctor.model.findings import PackageChange, Plan, Step
 from cudadoctor.model.machine import Machine, OptBool, OptInt, OptStr, Strings, StrPair
 from cudadoctor.plan.remedies.torch import emptied, remedy_for
 from cudadoctor.render import inert
-from cudadoctor.render.script import is_runnable
+from cudadoctor.render.summary import is_runnable
 from cudadoctor.solver.demand import python_of
 
 LIMIT_S = 60.0

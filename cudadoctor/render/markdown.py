@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from cudadoctor.locale.language import Language
-from cudadoctor.model.findings import Confidence, Finding, Severity, Step
+from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
-from cudadoctor.render.shells import command_lines, edits_by_hand, step_lines
+from cudadoctor.render.shells import command_lines, edits_by_hand, has_lines, step_lines
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -71,13 +71,6 @@ def _prose(text: str) -> str:
     return "".join((_paragraph(parts[0]), gap, *rest)).strip()
 
 
-_SURENESS = {
-    Confidence.CERTAIN: "Root cause: {title}",
-    Confidence.LIKELY: "Likely root cause: {title}",
-    Confidence.POSSIBLE: "Possible root cause: {title}",
-}
-
-
 class _Page:
     """The lines of a report, as they are written."""
 
@@ -85,74 +78,73 @@ class _Page:
         self.shown, self.say = shown, say
         self.findings = summary.shown_findings(shown)
         self.lines: list[str] = []
-        # What is told first: the root cause, else what a report shows outside of the environment.
-        sought = shown.diagnosis.primary or summary.outside(shown)
-        self.first = next((finding for finding in self.findings if finding.cause == sought), None)
+        self.first = summary.first_finding(shown) if shown.diagnosis.verdict != "healthy" else None
 
     def block(self, *lines: str) -> None:
         """Lines that an empty one ends."""
         self.lines += [*lines, ""]
 
     def opening(self) -> None:
-        """The root cause as a sentence, else what is known instead; and its name.
-
-        With it the names of those that are still possible beside it.
-        """
+        """The answer, and the name of its cause; with it those that are still possible."""
         diagnosis, root, say = self.shown.diagnosis, self.first, self.say
-        if root is None or diagnosis.primary is None:
-            text = summary.conclusion(self.shown, say)
-            text = f"{text[0].upper()}{text[1:]}"
-        elif diagnosis.verdict == "warnings":
-            text = say("Warning: {title}", title=root.title)
-        else:
-            text = say(_SURENESS[root.confidence], title=root.title)
-        text = f"**{escaped(text)}**"
+        text = f"**{escaped(summary.headline(self.shown, say).text)}**"
         if root:
             text += f" ({code(root.cause)})"
-            causes = (candidate.cause for candidate in diagnosis.candidates)
-            others = [code(cause) for cause in causes if cause != root.cause]
-            if diagnosis.primary and diagnosis.verdict == "undecided" and others:
-                named = ", ".join(others[:3])
-                text += f". {say('Still possible beside it: {causes}', causes=named)}"
+        causes = (candidate.cause for candidate in diagnosis.candidates)
+        others = [code(cause) for cause in causes if root is None or cause != root.cause]
+        if diagnosis.verdict == "undecided" and others:
+            text += f" {say('Also possible: {causes}.', causes=', '.join(others[:3]))}"
         self.block(text)
 
     def finding(self, finding: Finding) -> None:
         label = self.say(finding.severity.label)
-        if sure := summary.sureness(finding, self.say):
-            label += f", {sure}"
-        self.block(f"### {label}: {escaped(finding.title)} ({code(finding.cause)})")
+        title = summary.finding_sentence(finding, self.say)
+        self.block(f"### {label}: {escaped(title)} ({code(finding.cause)})")
         self.body(finding)
 
     def body(self, finding: Finding) -> None:
+        """What to type, why, what shows it; then what else would do."""
+        steps = list(summary.steps_for(finding, self.shown.plan))
+        for step in (step for word, step in steps if word == "do"):
+            self._step(step, "")
         self.block(_prose(finding.why))
+        build = self.shown.plan.build
+        if finding is self.first and build and any(step.packages for _, step in steps):
+            self.block(_prose(" ".join(map(self.say.spoken, build.why[:2]))))
         if finding.severity is Severity.INFO and self.shown.machine.look != "report":
             return
         if rows := summary.evidence_rows(finding):
             columns = " | ".join(map(self.say, ("fact", "value", "source")))
             self.block(f"| {columns} |", "| --- | --- | --- |", *map(_table_row, rows))
-        for word, step in summary.steps_for(finding, self.shown.plan):
-            self._step(self.say(word), step)
+        for step in (step for word, step in steps if word == "or"):
+            self._step(step, self.say("Or"))
 
-    def _step(self, word: str, step: Step) -> None:
-        spoken = self.say.spoken
-        cost = self.say(summary.cost_of(step))
-        self.block(f"- {word}: {escaped(spoken(step.title))} ({cost})")
-        if manual := summary.manual_of(step):
-            self.block(f"  {_prose(spoken(manual))}")
-        for edit in edits_by_hand(step):
-            self.block(f"  {_paragraph(self.say('in {file}:', file=edit.file))}")
-            self.fenced(edit.what.splitlines(), "")
+    def _step(self, step: Step, word: str) -> None:
+        """word: before an alternative."""
+        spoken, say = self.say.spoken, self.say
+        if word:
+            lead = f"{word}: {spoken(step.title)} ({say(summary.cost_of(step))})"
+        elif has_lines(step):
+            lead = summary.lead_of(step, say)
+        else:
+            lead = spoken(step.title)
+        self.block(f"{_paragraph(lead)}:" if has_lines(step) else f"{_paragraph(lead)}.")
         self.fenced(step_lines(step, self.shown.machine), "sh")
-        if step.note:
-            self.block(f"  {_prose(spoken(step.note))}")
+        if manual := summary.manual_of(step):
+            self.block(_prose(spoken(manual)))
+        for edit in edits_by_hand(step):
+            self.block(_paragraph(say("In {file}:", file=edit.file)))
+            self.fenced(edit.what.splitlines(), "")
+        for remark in filter(None, (step.note, step.resolution)):
+            self.block(_prose(spoken(remark)))
 
-    def fenced(self, lines: list[str], kind: str, indent: str = "  ") -> None:
-        """Lines as a block of code, of a list item if indented, with a fence that none closes."""
+    def fenced(self, lines: list[str], kind: str) -> None:
+        """Lines as a block of code, with a fence that none closes."""
         fence = "```"
         while any(fence in line for line in lines):
             fence += "`"
         if lines:
-            self.block(*(indent + inert(line) for line in (f"{fence}{kind}", *lines, fence)))
+            self.block(*(inert(line) for line in (f"{fence}{kind}", *lines, fence)))
 
     def machine(self) -> None:
         shown, say = self.shown, self.say
@@ -164,7 +156,7 @@ class _Page:
             causes = dict.fromkeys(undecided.cause for undecided in shown.diagnosis.undecided)
             rows.append((say("not checked"), ", ".join(causes)))
         cites = dict.fromkeys(key for finding in self.findings for key in finding.cites)
-        rows += [(say("known"), cited) for key in cites if (cited := shown.sources.get(key))]
+        rows += [(say("Source"), cited) for key in cites if (cited := shown.sources.get(key))]
         self.block(*(f"- {label}: {escaped(text)}" for label, text in rows))
         self.block("</details>")
 
@@ -174,21 +166,19 @@ def report(shown: Report, say: Language | None = None) -> str:
     say = say or Language({})
     page = _Page(shown, say)
     page.opening()
-    if page.first:
-        page.body(page.first)
     if command := shown.diagnosis.next_command:
         # The one command whose output would decide.
-        page.block(say("The output of this command would decide it:"))
-        page.fenced(command_lines((command,), shown.machine), "sh", indent="")
+        page.block(say("To find out, run this:"))
+        page.fenced(command_lines((command,), shown.machine), "sh")
+    if page.first:
+        page.body(page.first)
     for finding in page.findings:
         if finding is not page.first and not finding.because_of:
             page.finding(finding)
-    for finding in shown.diagnosis.findings:
-        for cause in finding.because_of[:1]:
-            text = say("follows from {cause}: {symptoms}", cause=cause, symptoms=finding.cause)
-            page.lines.append(f"- {escaped(text)}")
-    if page.lines[-1]:
-        page.block()
+    if behind := [finding for finding in shown.diagnosis.findings if finding.because_of]:
+        titles = "; ".join(summary.inside(finding.title) for finding in behind)
+        text = say("Also reported, probably caused by the above: {titles}.", titles=titles)
+        page.block(_paragraph(text))
     page.machine()
     made = f"<sub>cudadoctor {shown.version}, {say('knowledge of')} {shown.knowledge}</sub>"
     return "\n".join((*page.lines, made, ""))

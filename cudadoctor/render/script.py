@@ -22,7 +22,7 @@ from cudadoctor.render.shells import (
     kept_by_conda,
     shell_of,
 )
-from cudadoctor.render.summary import cost_of, makes_anew, manual_of
+from cudadoctor.render.summary import cost_of, is_runnable, makes_anew, manual_of
 
 WIDTH = 96
 _SHELL = "No script can change the shell that starts it, so type this there too:"
@@ -71,16 +71,6 @@ def _without_steps(diagnosis: Diagnosis, machine: Machine) -> str:
     if diagnosis.primary is not None:
         return f"No step is known that cures {diagnosis.primary}."
     return "Nothing to do."
-
-
-def is_runnable(step: Step) -> bool:
-    """Whether a step may stand in the script as commands.
-
-    An edit goes before the commands of its step: where there are both, a hand is needed.
-    """
-    barred = step.where != "here" or step.needs_root or step.reboot or step.verified is False
-    by_hand = step.edits and step.commands
-    return not (barred or by_hand) and bool(step.commands or step.variables)
 
 
 def _header(machine: Machine, diagnosis: Diagnosis, version: str, knowledge: str) -> Iterator[str]:

@@ -23,6 +23,8 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that every shell takes for a variable."""
 HERE = "$HERE/"
 """Stands before a path from the folder in which the script is started."""
+HOME = "$HOME/"
+"""Stands before a path from the user's home, which a page shows as ~/."""
 _EMPTY = "In an empty folder: Python would run a pip.py of the one that you are in."
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
@@ -32,8 +34,9 @@ class Shell(ABC):
     """How a shell says what a script needs: templates of its lines, and its way to quote.
 
     suffix: of the names of its files. elevate: what goes before a command for root. restart: what
-    restarts the machine. usual: the interpreter, if the reader sets none; python: the variable that
-    names it, set by python_default, and by python_absolute as seen from another folder.
+    restarts the machine. fold: ends a line whose command goes on. usual: the interpreter, if the
+    reader sets none; python: the variable that names it, set by python_default, and by
+    python_absolute as seen from another folder.
     """
 
     suffix: str
@@ -44,6 +47,7 @@ class Shell(ABC):
     python_default: str
     python_absolute: str
     user = '"$USER"'
+    fold = " \\"
     first: Strings = ()
     """What stops a script at the first failure."""
     apart: Strings
@@ -72,7 +76,7 @@ class Shell(ABC):
 
     def choice_of_python(self) -> Strings:
         """Lines that set the variable of the interpreter, unless the reader has."""
-        needed = f"PYTHON is the interpreter to repair: set it first if that is not {self.usual}."
+        needed = f"The Python to repair: set PYTHON first if it is not {self.usual}."
         return (comment(needed), self.python_default)
 
     def newlines(self, body: str) -> Strings:  # noqa: ARG002 - most shells need none
@@ -86,6 +90,27 @@ class Shell(ABC):
     def shown(self, argv: Command) -> str:
         """The same, to be shown in a comment."""
         return self.call + " ".join(self._argument(*numbered) for numbered in enumerate(argv))
+
+    def folded(self, argv: Command, room: int, root: str = "") -> list[str]:
+        """The same, which is longer than that many columns, on lines that are not.
+
+        An option and its value stay on one line, and so does a word that is too long for any.
+        """
+        words = [self._argument(*numbered) for numbered in enumerate(argv)]
+        pieces = [f"{root}{self.call}{words[0]}"]
+        for word in words[1:]:
+            valued = pieces[-1].startswith("--") and " " not in pieces[-1]
+            if valued and not word.startswith("-"):
+                pieces[-1] += f" {word}"
+            else:
+                pieces.append(word)
+        lines = [pieces[0]]
+        for piece in pieces[1:]:
+            if len(lines[-1]) + len(piece) + 1 + len(self.fold) <= room:
+                lines[-1] += f" {piece}"
+            else:
+                lines.append(f"    {piece}")
+        return [*(f"{line}{self.fold}" for line in lines[:-1]), lines[-1]]
 
     def _argument(self, place: int, word: str) -> str:
         """A first word with = in it would set a variable; zsh looks for the program in =word."""
@@ -115,6 +140,8 @@ class Shell(ABC):
             return self.user
         if word.startswith(HERE):
             return self.here.format(self.quoted(word.removeprefix(HERE)))
+        if word.startswith(HOME):
+            return f"~/{self._quoted(word.removeprefix(HOME))}"
         return self._quoted(word)
 
     @abstractmethod
@@ -236,6 +263,7 @@ class PowerShell(Shell):
     usual = "python"
     python = "$PYTHON"
     user = "$env:USERNAME"
+    fold = " `"
     python_default = (
         "if (-not $PYTHON) { $PYTHON = if ($env:PYTHON) { $env:PYTHON } else { 'python' } }"
     )
@@ -298,17 +326,18 @@ def _bytes(character: str) -> bytes:
 _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
 
 
-def step_lines(step: Step, machine: Machine) -> list[str]:
+def step_lines(step: Step, machine: Machine, room: int | None = None) -> list[str]:
     """The lines of a step to paste: each variable, each file that is written, each command.
 
-    A restart of the machine stands last where the step needs one.
+    A restart of the machine stands last where the step needs one. room: columns that commands are
+    folded to, None for one line each.
     """
     shell = _shell_of(machine)
     root = elevation(step, machine, shell)
     lines = [shell.variable(name, value) for name, value in step.variables.items()]
     for edit in written_edits(step):
         lines += shell.file(edit, root)
-    lines += command_lines(step.commands, machine, root)
+    lines += command_lines(step.commands, machine, root, room)
     restarts = step.reboot and lines and not any("reboot" in argv for argv in step.commands)
     return [*lines, f"{root}{shell.restart}"] if restarts else lines
 
@@ -324,16 +353,23 @@ def edits_by_hand(step: Step) -> tuple[Edit, ...]:
     return () if written_edits(step) else step.edits
 
 
+def has_lines(step: Step) -> bool:
+    """Whether a step holds anything that can be pasted."""
+    return bool(step.commands or step.variables or written_edits(step))
+
+
 def elevation(step: Step, machine: Machine, shell: Shell) -> str:
     """What goes before a step's commands: nothing where they run as root already."""
-    return shell.elevate if step.needs_root and machine.identity.user != "root" else ""
+    return shell.elevate if step.needs_root and not machine.platform.root else ""
 
 
-def command_lines(commands: tuple[Command, ...], machine: Machine, root: str = "") -> list[str]:
+def command_lines(
+    commands: tuple[Command, ...], machine: Machine, root: str = "", room: int | None = None
+) -> list[str]:
     """Commands, one a line, after the variable of the interpreter if they need it.
 
     The interpreter of a report goes by the name under which its author calls it; elsewhere the
-    variable stays, as in a script. root: what goes before each.
+    variable stays, as in a script. root: what goes before each. room: as of step_lines.
     """
     if machine.look == "report":
         commands = tuple(
@@ -341,8 +377,22 @@ def command_lines(commands: tuple[Command, ...], machine: Machine, root: str = "
             for argv in commands
         )
     needed = any(PLACEHOLDER in argv for argv in commands)
-    first = _shell_of(machine).choice_of_python() if needed else ()
-    return [*first, *(root + command_line(argv, machine) for argv in commands)]
+    home = (machine.identity.home or "").rstrip("/")
+    if home and machine.platform.system != "Windows":
+        commands = tuple(_from_home(argv, home) for argv in commands)
+    lines = [*_shell_of(machine).choice_of_python()] if needed else []
+    for argv in commands:
+        line = root + command_line(argv, machine)
+        fits = room is None or len(line) <= room
+        lines += [line] if fits else _shell_of(machine).folded(argv, room or 0, root)
+    return lines
+
+
+def _from_home(argv: Command, home: str) -> Command:
+    return tuple(
+        ours(f"{HOME}{word[len(home) + 1 :]}") if word.startswith(f"{home}/") else word
+        for word in argv
+    )
 
 
 def command_line(argv: Command, machine: Machine) -> str:

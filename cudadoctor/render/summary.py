@@ -3,21 +3,26 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from cudadoctor.locale.language import Language
+from cudadoctor.model.catalogue import area_of
 from cudadoctor.model.findings import (
     Confidence,
     Evidence,
     Finding,
     Plan,
     Rejection,
+    Risk,
+    Severity,
     Step,
 )
-from cudadoctor.model.machine import Gpu, Json, Machine, OptStr, StrPair
-from cudadoctor.model.trust import is_doctors_own
+from cudadoctor.model.machine import Gpu, Json, Machine, OptStr, PciGpu, StrPair
+from cudadoctor.model.trust import Foreign, is_doctors_own, typed
 from cudadoctor.render import Report, inert
+from cudadoctor.render.shells import command_lines
 
 _MANY_GPUS = 3
 _HARMLESS = ("not-environment", "torch-bug")
@@ -64,12 +69,18 @@ def shown_findings(shown: Report) -> tuple[Finding, ...]:
     That the program or torch may be at fault takes away from a root cause that was found, and
     where it is no more than possible it stands among the candidates.
     """
-    found = shown.diagnosis.verdict == "broken" and shown.diagnosis.primary is not None
+    diagnosis, machine = shown.diagnosis, shown.machine
+    found = diagnosis.verdict == "broken" and diagnosis.primary is not None
+    # The answer says it already.
+    said = diagnosis.verdict == "healthy" and machine.smoke and machine.smoke.device == "cpu"
     return tuple(
         finding
-        for finding in shown.diagnosis.findings
-        if finding.cause not in _HARMLESS
-        or not (found or finding.confidence is Confidence.POSSIBLE)
+        for finding in diagnosis.findings
+        if not (said and finding.cause == "gpu-not-detected")
+        and (
+            finding.cause not in _HARMLESS
+            or not (found or finding.confidence is Confidence.POSSIBLE)
+        )
     )
 
 
@@ -81,8 +92,8 @@ def sureness(finding: Finding, say: Language) -> str:
 
 
 _ELSEWHERE = {
-    "windows": "on the Windows side",
-    "admin": "for the administrator",
+    "windows": "in Windows",
+    "admin": "by the administrator",
     "host": "on the host",
     "container": "outside the container",
 }
@@ -107,6 +118,78 @@ def cost_of(step: Step) -> str:
     }[step.risk.value]
 
 
+LEADS = {
+    "here": "Run this to {title}",
+    "windows": "Run this in Windows to {title}",
+    "admin": "Your administrator can run this to {title}",
+    "host": "Run this on the host to {title}",
+    "container": "Run this outside the container to {title}",
+}
+"""Step.where -> what stands before its commands; the title of a step is an imperative."""
+
+
+def lead_of(step: Step, say: Language) -> str:
+    """The line before the commands of a step: where to type them, what for and what it costs."""
+    title = begun_small(say.spoken(step.title))
+    costs = [] if step.where != "here" else [say(_cost_here(step))]
+    if step.reboot and step.where != "here":
+        costs.append(say("needs a reboot"))
+    if step.packages and step.packages.download_bytes:
+        costs.append(say("downloads about {size}", size=decimal_size(step.packages.download_bytes)))
+    after = f" ({'; '.join(filter(None, costs))})" if any(costs) else ""
+    return say(LEADS[step.where], title=title) + after
+
+
+def _cost_here(step: Step) -> str:
+    plain = step.packages is None and step.risk.value == "system" and not step.needs_root
+    return "" if plain else cost_of(step)
+
+
+def decimal_size(count: int) -> str:
+    """Bytes as downloads are told: 3 GB, 870 MB."""
+    return f"{count / 1e9:.0f} GB" if count >= 0.95e9 else f"{max(count / 1e6, 1):.0f} MB"
+
+
+_SMALL = re.compile(
+    r"(?:Drivers?|The|This|No|Your|A|An|It|There|Neither|Both|Another|Other|Some|Programs|Only|Not|In"
+    r"|El|La|Los|Las|Este|Esta|Ning[uú]n|Su|Un|Una|Hay|Otro|Otra|Otros|Algunos|Solo|Falta|Faltan)\b"
+)
+_VERB = re.compile(r"[A-ZÁÉÍÓÚ][a-záéíóúñ]+\b")
+
+
+def begun_small(title: str) -> str:
+    """An imperative within a sentence: its first letter is small."""
+    return title[:1].lower() + title[1:] if _VERB.match(title) else title
+
+
+_SHARED = ("system", "conda-base", "pipx", "embedded")
+"""Kinds of interpreters that `fix` leaves alone, since others use them."""
+
+
+def offers_fix(step: Step, machine: Machine) -> bool:
+    """Whether `cudadoctor fix` on this machine would take that step."""
+    own = machine.look != "report" and not isinstance(machine, Foreign) and not machine.redacted
+    taken = is_runnable(step) and bool(step.commands) and step.risk is Risk.ENVIRONMENT
+    return own and taken and (makes_anew(step) or machine.python.kind not in _SHARED)
+
+
+def own_fix(machine: Machine) -> str:
+    """The call of `fix` for the examined interpreter."""
+    named = machine.python.chosen_by == "--python" and machine.python.executable
+    argv = typed("cudadoctor", "fix", *(("--python", named) if named else ()))
+    return command_lines((argv,), machine)[-1]
+
+
+def is_runnable(step: Step) -> bool:
+    """Whether a step may stand in the script as commands.
+
+    An edit goes before the commands of its step: where there are both, a hand is needed.
+    """
+    barred = step.where != "here" or step.needs_root or step.reboot or step.verified is False
+    by_hand = step.edits and step.commands
+    return not (barred or by_hand) and bool(step.commands or step.variables)
+
+
 def makes_anew(step: Step) -> bool:
     """Whether a step makes an environment of its own and leaves the examined one as it is."""
     first = step.commands[0] if step.commands else ()
@@ -118,28 +201,111 @@ def manual_of(step: Step) -> OptStr:
     return None if step.manual and step.manual.rstrip(".") == step.title else step.manual
 
 
-def conclusion(shown: Report, say: Language) -> str:
-    """The sentence behind the verdict."""
-    diagnosis, primary = shown.diagnosis, shown.diagnosis.primary or ""
-    took = say(" ({seconds:.1f} s)", seconds=shown.seconds) if shown.seconds is not None else ""
+class Headline(NamedTuple):
+    """The answer. sign: error, warning, undecided or ok."""
+
+    sign: str
+    text: str
+
+
+SURENESS = {
+    Confidence.LIKELY: "Probably: {title}",
+    Confidence.POSSIBLE: "Possibly: {title}",
+}
+
+
+def headline(shown: Report, say: Language) -> Headline:
+    """The answer in one sentence: what is wrong, or that nothing is, or what is not known."""
+    diagnosis, machine = shown.diagnosis, shown.machine
     if diagnosis.verdict == "healthy":
-        return _healthy(shown.machine, say) + took
+        return Headline("ok", _healthy(machine, say))
     if cause := outside(shown):
-        return say(
-            "the report shows an error of the program and none of the environment"
-            if cause == "not-environment"
-            else "the report shows a fault of torch itself and none of the environment"
+        return Headline(
+            "ok",
+            say(
+                "The report shows an error in the program, not in the environment."
+                if cause == "not-environment"
+                else "The report shows a bug in torch itself, not in the environment."
+            ),
         )
-    if diagnosis.verdict != "undecided":
-        if primary == "unknown":
-            return say("something failed that no known cause explains") + took
-        several = len(diagnosis.roots) > 1
-        return say("cure {cause} first" if several else "cure {cause}", cause=primary) + took
+    first = first_finding(shown)
+    if diagnosis.verdict == "undecided":
+        return Headline("undecided", _undecided(shown, first, say))
+    if first is None or first.cause == "unknown":
+        return Headline("error", _sentence(first.title if first else say("Something failed")))
+    title = _unsure(first, say, inside(first.title))
+    if first.severity is Severity.WARNING:
+        return Headline("warning", _sentence(f"{_works(machine, say)}{title}"))
+    if first.confidence is Confidence.CERTAIN and not gpu_fails(machine, first):
+        title = first.title
+    elif gpu_fails(machine, first):
+        title = say("PyTorch cannot use your GPU: {title}", title=inside(first.title))
+    return Headline("error", _sentence(title))
+
+
+def inside(title: str) -> str:
+    """A title after a colon: articles and the like are small there, names stay."""
+    return title[:1].lower() + title[1:] if _SMALL.match(title) else title
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def first_finding(shown: Report) -> Finding | None:
+    """The finding that the page is about."""
+    diagnosis = shown.diagnosis
+    sought = diagnosis.primary or outside(shown)
+    if sought is None and diagnosis.candidates:
+        sought = diagnosis.candidates[0].cause
+    return next((finding for finding in diagnosis.findings if finding.cause == sought), None)
+
+
+_SINGLE = ("driver", "GPU", "torch", "CUDA libraries", "process", "container and system")
+"""Areas whose errors keep torch from every GPU."""
+
+
+def gpu_fails(machine: Machine, finding: Finding) -> bool:
+    """Whether torch was seen to reach no GPU although there is one, and this is why."""
+    imported, smoke = machine.torch.imported, machine.smoke
+    failed = smoke and any(stage.status in ("failed", "timed-out") for stage in smoke.stages)
+    unseen = imported is not None and imported.ok and imported.cuda_available is False
+    on_gpu = failed and smoke and smoke.device.startswith("cuda")
+    here = machine.gpus or any(device.vendor == "nvidia" for device in machine.pci or ())
+    named = re.search(r"(?i)pytorch|^torch .* (?:is|was) not installed", finding.title)
+    inside = area_of(finding.cause) in _SINGLE
+    return bool(here and (unseen or on_gpu) and inside and not named)
+
+
+def _works(machine: Machine, say: Language) -> str:
+    """What a warning stands behind: that training runs all the same, if that was seen."""
+    smoke = machine.smoke
+    if smoke is None or not smoke.device.startswith("cuda") or not smoke.stages:
+        return ""
+    passed = all(stage.status in ("passed", "skipped") for stage in smoke.stages)
+    return say("PyTorch uses your GPU, but: ") if passed else ""
+
+
+def _undecided(shown: Report, first: Finding | None, say: Language) -> str:
     if is_doctors_own(shown.machine):
-        return say("this is cudadoctor's own environment; which Python do you train with?") + took
-    causes = ", ".join(candidate.cause for candidate in diagnosis.candidates[:4])
-    still = say("; still possible: {causes}", causes=causes) if causes else ""
-    return say("the facts do not suffice") + took + still
+        return say("This is cudadoctor's own environment. Which Python do you train with?")
+    enough = say("Not enough information to decide.")
+    if first is not None:
+        likely = say("Most likely: {title}", title=inside(first.title))
+        return f"{enough} {_sentence(likely)}"
+    return enough
+
+
+def finding_sentence(finding: Finding, say: Language) -> str:
+    """A finding that stands below the first one."""
+    return _sentence(_unsure(finding, say, finding.title))
+
+
+def _unsure(finding: Finding, say: Language, title: str) -> str:
+    """The title behind how sure it is, if it is not certain."""
+    if finding.confidence is Confidence.CERTAIN:
+        return title
+    return say(SURENESS[finding.confidence], title=inside(title))
 
 
 def outside(shown: Report) -> OptStr:
@@ -153,13 +319,176 @@ def outside(shown: Report) -> OptStr:
 
 def _healthy(machine: Machine, say: Language) -> str:
     if machine.look == "report":
-        return say("no environment fault in what was pasted")
-    device = machine.smoke.device if machine.smoke else ""
-    if device.startswith("cuda"):
-        return say("nothing is wrong; the training step ran on {device}", device=device)
-    if device == "cpu":
-        return say("nothing is wrong; the training step ran on the CPU: it proves torch, not a GPU")
-    return say("nothing is wrong in what was looked at; no training step was run")
+        return say("No environment problem in what was pasted.")
+    smoke = machine.smoke
+    if smoke is None or not smoke.stages:
+        if machine.torch.installed is False:
+            return say("No problems found.")
+        text = say("No problems found. The training step was not run")
+        option = {"fast": "--fast", "no-smoke": "--no-smoke"}.get(machine.look)
+        return f"{text} ({option})." if option else f"{text}."
+    if smoke.device == "cpu":
+        passed = say("PyTorch works on the CPU: training step passed.")
+        none = machine.gpus == () or (machine.pci is not None and not _on_bus(machine))
+        return f"{passed} {say('This machine has no NVIDIA GPU.')}" if none else passed
+    number = smoke.device.partition(":")[2]
+    named = [gpu for gpu in machine.gpus or () if str(gpu.index) == (number or "0")]
+    device = (
+        f"{smoke.device} ({short_name(named[0].name)})"
+        if named and named[0].name
+        else (smoke.device)
+    )
+    text = say("PyTorch uses your GPU: training step passed on {device}", device=device)
+    details = (stage.detail or "" for stage in smoke.stages if stage.name == "ddp")
+    ranks = next((found[1] for text in details if (found := _RANKS.search(text))), None)
+    if ranks:
+        each = say("1 GPU") if ranks == "1" else say("{count} GPUs", count=ranks)
+        text += say(", DDP on {gpus}", gpus=each)
+    return f"{text}."
+
+
+_RANKS = re.compile(r"\b(\d+) ranks")
+
+
+# --- what is fine and what is not -------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """One part of the machine in the line of signs. sign: ok, error, warning or unknown."""
+
+    sign: str
+    text: str
+
+
+_BRANDS = re.compile(r"(?i)^(?:NVIDIA\s+)?(?:GeForce\s+|Tesla\s+)?")
+
+
+def short_name(name: str) -> str:
+    """RTX 4090 for NVIDIA GeForce RTX 4090."""
+    return _BRANDS.sub("", name) or name
+
+
+def status_marks(shown: Report, say: Language) -> list[Mark]:
+    """Driver, GPU, torch and the training step, and every other part with an error."""
+    machine, roots = shown.machine, shown.diagnosis.roots
+    pasted = machine.look == "report"
+    worst: dict[str, Severity] = {}
+    for finding in roots:
+        area = area_of(finding.cause)
+        worst[area] = min(finding.severity, worst.get(area, Severity.INFO))
+    marks = []
+    for area, (known, text) in {
+        "driver": _driver_mark(machine, say),
+        "GPU": _gpu_mark(machine, say),
+        "torch": _torch_mark(machine, say),
+    }.items():
+        if known or not pasted:
+            sign = worst.pop(area).label if area in worst else "ok" if known else "unknown"
+            marks.append(Mark(sign, text))
+    marks += [
+        Mark(severity.label, say(area)) for area, severity in worst.items() if area != "other"
+    ]
+    if not pasted:
+        marks.append(_step_mark(machine, say))
+    return marks
+
+
+def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
+    driver = machine.driver
+    if driver.version:
+        flavour = f" ({say(driver.flavour)})" if driver.flavour else ""
+        return True, say("driver {version}", version=f"{driver.version}{flavour}")
+    if driver.installed is False:
+        return False, say("no driver")
+    loaded = driver.installed and driver.loaded is False and not machine.platform.wsl
+    return False, say("driver not loaded" if loaded else "driver not known")
+
+
+def _gpu_mark(machine: Machine, say: Language) -> tuple[bool, str]:
+    gpus = machine.gpus
+    if gpus:
+        return True, say("GPU {gpus}", gpus=_names_of(gpus))
+    if on_bus := len(_on_bus(machine)):
+        text = (
+            "1 NVIDIA GPU on the PCI bus" if on_bus == 1 else "{count} NVIDIA GPUs on the PCI bus"
+        )
+        return False, say(text, count=on_bus)
+    silent = gpus is None and (machine.pci is None or machine.driver.nvml.loads)
+    return False, say("GPU not known" if silent else "no NVIDIA GPU")
+
+
+def _on_bus(machine: Machine) -> list[PciGpu]:
+    return [gpu for gpu in machine.pci or () if gpu.vendor == "nvidia"]
+
+
+def _names_of(gpus: tuple[Gpu, ...]) -> str:
+    """Equal ones counted: 8 × H100 80GB HBM3, 80 GiB."""
+    counted = Counter(_named_gpu(gpu) for gpu in gpus)
+    return "; ".join(f"{count} × {name}" if count > 1 else name for name, count in counted.items())
+
+
+def _named_gpu(gpu: Gpu) -> str:
+    memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+    name = short_name(gpu.name) if gpu.name else "?"
+    return ", ".join(filter(None, (name, memory)))
+
+
+def _torch_mark(machine: Machine, say: Language) -> tuple[bool, str]:
+    torch = machine.torch
+    if torch.installed is False:
+        return False, say("torch not installed")
+    if torch.version is None:
+        return False, say("torch not known")
+    text = torch.text or str(torch.version)
+    if torch.build == "cuda" and "+" not in text and torch.cuda:
+        text += f" (CUDA {torch.cuda})"
+    elif torch.build == "cpu" and "cpu" not in text:
+        text += f" ({say('CPU build')})"
+    return True, f"torch {text}"
+
+
+def _step_mark(machine: Machine, say: Language) -> Mark:
+    smoke = machine.smoke
+    if smoke is None or not smoke.stages:
+        return Mark("unknown", say("training step not run"))
+    stages = [stage for stage in smoke.stages if stage.status != "skipped"]
+    passed = sum(stage.status == "passed" for stage in stages)
+    if passed < len(stages) or smoke.ended:
+        counts = {"passed": passed, "count": len(stages)}
+        return Mark("error", say("training step: {passed} of {count} passed", **counts))
+    if smoke.device != "cpu":
+        return Mark("ok", say("training step passed"))
+    # A run on the CPU proves nothing of a GPU that is there.
+    there = machine.gpus or _on_bus(machine)
+    return Mark("unknown" if there else "ok", say("training step passed on the CPU"))
+
+
+def counts(shown: Report, say: Language) -> Iterator[str]:
+    """What was found, what was ruled out and what was not looked at; the interpreter, the time."""
+    diagnosis, machine = shown.diagnosis, shown.machine
+    found = Counter(finding.severity for finding in diagnosis.roots)
+    for severity, single, several in (
+        (Severity.ERROR, "1 error", "{count} errors"),
+        (Severity.WARNING, "1 warning", "{count} warnings"),
+    ):
+        if count := found[severity]:
+            yield say(single if count == 1 else several, count=count)
+    if machine.look == "report":
+        yield shown.shade(_read(machine, say))
+        return
+    some = {"passed": len(diagnosis.passed), "open": len(diagnosis.undecided)}
+    yield say(
+        "{passed} causes ruled out, {open} not checked"
+        if some["open"]
+        else "{passed} causes ruled out",
+        **some,
+    )
+    python = machine.python
+    if python.executable:
+        version = f" ({python.version})" if python.version else ""
+        yield f"{shown.shade(python.executable)}{version}"
+    if shown.seconds is not None:
+        yield f"{shown.seconds:.1f} s"
 
 
 def _examined(machine: Machine, say: Language) -> str:

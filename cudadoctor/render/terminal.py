@@ -1,4 +1,4 @@
-"""The report as a person reads it on a terminal, in plain words that need no colour."""
+"""The report as a person reads it on a terminal: the answer, what to type, and why."""
 
 import re
 import textwrap
@@ -8,25 +8,38 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from cudadoctor.locale.language import Language
+from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
-from cudadoctor.render.shells import command_line, edits_by_hand, step_lines
+from cudadoctor.render.shells import command_lines, edits_by_hand, has_lines, step_lines
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
 
-MARGIN = 8
-VERDICT_MARGIN = 10
+MARGIN = 12
+"""Columns left of what stands behind a label."""
+INDENT = 6
+"""Columns left of a command."""
 LEAST_ROOM = 24
 """Fewer columns than these are too few to read words in."""
-_NUMBERED = re.compile(r"(?i)\b(CUDA|GPU|Python|capability|driver|numpy|torch) (?=\d)")
-_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "cyan"}
-_VERDICT_STYLE = {
-    "healthy": "bold green",
-    "warnings": "bold yellow",
-    "broken": "bold red",
-    "undecided": "bold magenta",
+_UNITS = (
+    "GiB|MiB|GB|MB|KB|kB|TB|bytes|°C|W|MHz|GHz|GB/s|s|min|%|GPUs?|processes|files|errors?|warnings?"
+    "|causes|rows|links|x|×|ranks|lanes"
+)
+_NUMBERED = re.compile(
+    r"(?i)\b(CUDA|GPU|Python|capability|driver|numpy|torch|error|Xid|PID|branch|version) (?=\d)"
+    rf"|(?<=\d) (?=(?:{_UNITS})(?![\w/-]))|(?<=\d) (?=× )|(?<=×) (?=\w)"
+)
+_SIGNS = {"ok": "✓", "error": "✗", "warning": "!", "undecided": "?", "unknown": "–", "info": "·"}
+_STYLES = {
+    "ok": "green",
+    "error": "red",
+    "warning": "yellow",
+    "undecided": "magenta",
+    "unknown": "magenta",
+    "info": "cyan",
 }
+_PLAIN = str.maketrans({"·": ",", "…": "...", "×": "x", "–": "-"})
 
 
 class Line(Struct, frozen=True):
@@ -40,94 +53,126 @@ class Line(Struct, frozen=True):
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """How to lay it out. width: columns; verbose: evidence of infos and explained findings too."""
+    """How to lay it out. width: columns. verbose: all that was checked, and the sources.
+
+    quiet: the answer alone. signs: ✓ and ✗ can be shown; else words stand for them.
+    """
 
     width: int = 80
     verbose: bool = False
+    quiet: bool = False
+    signs: bool = True
     say: Language = Language({})
 
 
 class _Lines:
-    """Lines, as they are written. cuts: a word that is too long for a line is cut."""
-
-    cuts = True
+    """Lines, as they are written."""
 
     def __init__(self, layout: Layout) -> None:
         self.say, self.verbose, self.width = layout.say, layout.verbose, layout.width
+        self.signs = layout.signs
         self.lines: list[Line] = []
 
     def line(self, *spans: tuple[str, str]) -> None:
-        self.lines.append(Line(tuple(span for span in spans if span[0])))
+        shown = ((self.plain(text), style) for text, style in spans if text)
+        self.lines.append(Line(tuple(shown)))
+
+    def plain(self, text: str) -> str:
+        """The text without the marks that a plain terminal may not have."""
+        return text if self.signs else text.translate(_PLAIN)
+
+    def sign(self, name: str) -> str:
+        """The sign of an answer, or its word."""
+        if self.signs:
+            return _SIGNS[name]
+        return "-" if name == "unknown" else self.say(name)
 
     def text(
-        self,
-        label: str,
-        text: str,
-        style: str = "",
-        *,
-        head: str = "",
-        tail: str = "",
-        margin: int = MARGIN,
-        indent: int = 0,
+        self, label: str, text: str, style: str = "", *, margin: int = MARGIN, head: str = "dim"
     ) -> None:
-        """The text behind its label, wrapped into the columns right of the margin.
+        """The text behind its label, wrapped into the columns right of the margin."""
+        for part in self.broken(inert(text), self.width - margin) or [""]:
+            self.line((f"{label:<{margin}}", head), (part, style))
+            label = ""
 
-        head: style of the label, if not that of the text. tail: stands at the right end of the
-        first line; where that leaves too little room for words, on a line of its own.
-        """
-        room, taken = self.width - margin - indent, len(tail) + 2 if tail else 0
-        apart = room - taken < LEAST_ROOM
-        taken = 0 if apart else taken
-        for part in self._broken(inert(text), room, taken) or [" " * taken]:
-            words = part[taken:]
-            left = f"{label:<{margin}}" + " " * ((len(label) >= margin) + indent)
-            end = tail.rjust(max(taken, room - len(words))) if taken else ""
-            self.line((left, head or style), (words, style), (end, "dim"))
-            label, taken = "", 0
-        if tail and apart:
-            self.line((tail.rjust(max(MARGIN + len(tail), self.width)), "dim"))
-
-    def _broken(self, text: str, room: int, taken: int) -> list[str]:
-        """The text in lines of that many columns; "CUDA 13.0" stays together.
-
-        taken: columns of the first line that something else needs.
-        """
+    def broken(self, text: str, room: int, hang: int = 0) -> list[str]:
+        """The text in lines of that many columns; a number and its unit stay together."""
         lines = textwrap.wrap(
-            _NUMBERED.sub("\\1\u00a0", text),
+            _NUMBERED.sub(lambda found: f"{found[1] or ''}\u00a0", text),
             room,
-            initial_indent=" " * taken,
-            break_long_words=self.cuts,
+            subsequent_indent=" " * hang,
+            break_long_words=False,
             break_on_hyphens=False,
         )
         return [line.replace("\u00a0", " ") for line in lines]
 
+    def answer(self, sign: str, text: str, style: str = "bold") -> None:
+        """A sentence behind its sign."""
+        mark = self.sign(sign) + ("" if self.signs else ":")
+        hang = len(mark) + 1
+        first, *others = self.broken(f"{mark} {inert(text)}", self.width, hang)
+        head = f"bold {_STYLES[sign]}"
+        self.line((first[:hang], head), (first[hang:], style))
+        for other in others:
+            self.line((other, style))
+
 
 class _Page(_Lines):
-    """A report, whose paths stay whole."""
-
-    cuts = False
+    """A report."""
 
     def __init__(self, shown: Report, layout: Layout) -> None:
         super().__init__(layout)
         self.shown = shown
         self._shown_steps: set[str] = set()
 
-    def finding(self, finding: Finding) -> None:
-        style, sure = _STYLE[finding.severity], summary.sureness(finding, self.say)
-        tail = f"{finding.cause}, {sure}" if sure else finding.cause
-        self.text(self.say(finding.severity.label), finding.title, "bold", head=style, tail=tail)
-        self.text("", finding.why)
-        if finding.severity is Severity.INFO and not self.verbose:
-            return
+    def first(self, finding: Finding) -> None:
+        """The finding that the page is about: its cure, then why and what shows it."""
+        self.line()
+        steps = list(summary.steps_for(finding, self.shown.plan))
+        preferred = [step for word, step in steps if word == "do"]
+        for step in preferred:
+            self.cure(step, 2)
+        self.line()
+        self.reasons(finding, preferred)
         self._evidence(finding)
-        cited = [text for key in finding.cites if (text := self.shown.sources.get(key))]
-        for text in cited if self.verbose else cited[:1]:
-            self.text(f"  {self.say('known')}", text, "dim")
-        if len(cited) > 1 and not self.verbose:
-            more = self.say("more sources: {count} (-v shows them)", count=len(cited) - 1)
-            self.text("", more, "dim")
-        for word, step in summary.steps_for(finding, self.shown.plan):
-            self._step(f"  {self.say(word)}", step)
+        self._sources(finding)
+        for step in (step for word, step in steps if word == "or"):
+            self._alternative(step)
+        more = f"cudadoctor explain {finding.cause}"
+        self.line((f"  {self.say('More'):<{MARGIN - 2}}", "dim"), (more, "green"))
+
+    def other(self, finding: Finding) -> None:
+        """A finding below the first one."""
+        self.line()
+        if finding.severity is Severity.INFO and not self.verbose:
+            self.answer("info", summary.finding_sentence(finding, self.say), "")
+            return
+        self.answer(finding.severity.label, summary.finding_sentence(finding, self.say))
+        steps = list(summary.steps_for(finding, self.shown.plan))
+        for word, step in steps:
+            if word == "do":
+                self.cure(step, 2)
+        self.reasons(finding, [])
+        if self.verbose:
+            self._evidence(finding)
+            self._sources(finding)
+        for word, step in steps:
+            if word == "or":
+                self._alternative(step)
+
+    def reasons(self, finding: Finding, steps: list[Step]) -> None:
+        """Why it is so, why this cure, and what the cure costs."""
+        label = f"  {self.say('Why')}"
+        if finding.why:
+            self.text(label, finding.why)
+            label = ""
+        build = self.shown.plan.build
+        if build and any(step.packages for step in steps):
+            reasons = build.why if self.verbose else build.why[:2]
+            self.text(label, " ".join(map(self.say.spoken, reasons)))
+        for step in steps:
+            for remark in filter(None, (step.note, step.resolution)):
+                self.text(f"  {self.say('Note')}", self.say.spoken(remark))
 
     def _evidence(self, finding: Finding) -> None:
         """A grid of fact, value and source; where it is too narrow for that, values under facts."""
@@ -136,101 +181,221 @@ class _Page(_Lines):
             return
         column = max(len(row.fact) for row in rows) + 2
         room = self.width - MARGIN - column
-        words = (word for row in rows for word in (*row.value.split(), f"({row.source})"))
-        if stacked := room < max(LEAST_ROOM, *map(len, words)):
-            room = self.width - MARGIN - 2
+        words = (len(word) for row in rows for word in row.value.split())
+        if stacked := room < max(LEAST_ROOM, *words, 0):
+            column, room = 2, self.width - MARGIN - 2
         widest = max((len(row.value) for row in rows if len(row.value) < LEAST_ROOM), default=0)
-        label = f"  {self.say('seen')}"
+        label = f"  {self.say('Evidence')}"
         for row in rows:
-            left = row.fact
             if stacked:
-                self.line((f"{label:<{MARGIN}}{left}", ""))
-                label = left = ""
-            for cell in _cells(row, room, widest):
-                gap = "  " if stacked else f"{left:<{column}}"
-                self.line((f"{label:<{MARGIN}}{gap}", ""), cell)
+                self.line((f"{label:<{MARGIN}}", "dim"), (row.fact, ""))
+                label = ""
+            left = "" if stacked else row.fact
+            for text, style in self._cells(row, room, widest):
+                self.line((f"{label:<{MARGIN}}", "dim"), (f"{left:<{column}}", ""), (text, style))
                 label = left = ""
 
-    def _step(self, word: str, step: Step) -> None:
-        title = self.say.spoken(step.title)
+    def _cells(self, row: summary.EvidenceRow, room: int, widest: int) -> Iterator[tuple[str, str]]:
+        """Value and source beside each other where they fit, else below each other.
+
+        Of a path that is too long the end is shown, which says most.
+        """
+        beside = f"{row.value:<{widest}}  {row.source}".rstrip()
+        if len(beside) <= room:
+            yield beside, ""
+            return
+        for part in self.broken(row.value, room) or [""]:
+            yield part, ""
+        source, short = f"({row.source})", row.source
+        while len(source) > room and not self.verbose and "/" in short:
+            short = short.partition("/")[2]
+            source = f"(…/{short})"
+        for part in self.broken(source if row.source else "", room):
+            yield part, "dim"
+
+    def _sources(self, finding: Finding) -> None:
+        """Where the knowledge comes from, for those who ask."""
+        if self.verbose:
+            label = f"  {self.say('Source')}"
+            for key in finding.cites:
+                if cited := self.shown.sources.get(key):
+                    self.text(label, cited)
+                    label = ""
+
+    def cure(self, step: Step, indent: int) -> None:
+        """A step with what stands before its commands."""
+        say, machine = self.say, self.shown.machine
         if step.id in self._shown_steps:
-            self.text(word, self.say("{title} (the step above)", title=title))
+            title = summary.begun_small(say.spoken(step.title))
+            self.text(
+                "", say("The fix above also cures this: {title}.", title=title), margin=indent
+            )
             return
         self._shown_steps.add(step.id)
-        self.text(word, title, tail=f"[{self.say(summary.cost_of(step))}]")
-        if manual := summary.manual_of(step):
-            self.text("", self.say.spoken(manual), indent=2)
+        if has_lines(step):
+            self.text("", f"{summary.lead_of(step, say)}:", "bold", margin=indent)
+            self.commands(step_lines(step, machine, self.width - indent - 4), indent + 4)
+            if summary.offers_fix(step, machine):
+                self._offer(indent)
+        else:
+            self.text("", f"{say.spoken(step.title)}{self._where(step)}:", "bold", margin=indent)
+        if manual := step.manual:
+            self.text("", say.spoken(manual), margin=indent + 4)
         for edit in edits_by_hand(step):
-            self.text("", self.say("in {file}:", file=edit.file), indent=2)
+            self.text("", say("In {file}:", file=edit.file), margin=indent + 4)
             for line in edit.what.splitlines():
-                # Not wrapped either: TOML takes no break within a value.
-                self.line((" " * (MARGIN + 4), ""), (inert(line), ""))
-        for line in step_lines(step, self.shown.machine):
-            # Never wrapped: a command must survive being copied.
-            self.line((" " * (MARGIN + 2), ""), (inert(line), "green"))
-        for remark in filter(None, (step.note, step.resolution)):
-            self.text("", self.say.spoken(remark), "dim", indent=2)
+                # Not wrapped: TOML and YAML take no break within a value.
+                self.line((" " * (indent + 8), ""), (inert(line), ""))
 
-    def conclusion(self) -> None:
-        verdict, text = self.shown.diagnosis.verdict, summary.conclusion(self.shown, self.say)
-        self.text(self.say(verdict), text, head=_VERDICT_STYLE[verdict], margin=VERDICT_MARGIN)
+    def _where(self, step: Step) -> str:
+        return f" ({self.say(summary.cost_of(step))})" if step.where != "here" else ""
+
+    def commands(self, lines: list[str], indent: int) -> None:
+        """Commands, folded already: what can be copied is never wrapped."""
+        for line in lines:
+            self.line((" " * indent, ""), (inert(line), "green"))
+
+    def _offer(self, indent: int) -> None:
+        """The doctor's own way to take a step."""
+        text = self.say("Or let cudadoctor do it, with undo:")
+        command = summary.own_fix(self.shown.machine)
+        if indent + len(text) + 3 + len(command) <= self.width:
+            self.line((f"{' ' * indent}{text}   ", ""), (command, "green"))
+        else:
+            self.line((f"{' ' * indent}{text}", ""))
+            self.commands([command], indent + 4)
+
+    def _alternative(self, step: Step) -> None:
+        """Another way to the same end."""
+        if step.id in self._shown_steps:
+            return
+        self._shown_steps.add(step.id)
+        say, machine = self.say, self.shown.machine
+        cost = say(summary.cost_of(step))
+        self.text(f"  {say('Or')}", f"{say.spoken(step.title)} ({cost}){':' * has_lines(step)}")
+        self.commands(step_lines(step, machine, self.width - MARGIN - 2), MARGIN + 2)
+        for remark in filter(None, (summary.manual_of(step), step.note, step.resolution)):
+            self.text("", say.spoken(remark))
+        for edit in edits_by_hand(step):
+            self.text("", say("In {file}:", file=edit.file))
+            for line in edit.what.splitlines():
+                self.line((" " * (MARGIN + 2), ""), (inert(line), ""))
+
+    def deciding(self) -> None:
+        """The one command whose output would decide."""
         if command := self.shown.diagnosis.next_command:
-            run = inert(command_line(command, self.shown.machine))
-            self.line((f"{self.say('run'):<{VERDICT_MARGIN}}", ""), (run, "green"))
+            self.line()
+            self.line((f"  {self.say('To find out, run this:')}", "bold"))
+            lines = command_lines((command,), self.shown.machine, "", self.width - INDENT)
+            self.commands(lines, INDENT)
 
+    def open_questions(self, most: int) -> None:
+        """What could not be judged and why, one line a reason."""
+        reasons: dict[str, list[str]] = {}
+        for undecided in self.shown.diagnosis.undecided:
+            if self.verbose or (undecided.matters and self.shown.machine.look != "report"):
+                reasons.setdefault(undecided.why, []).append(undecided.cause)
+        label = f"  {self.say('Not checked')}"
+        for why, causes in [*reasons.items()][: None if self.verbose else most]:
+            named = ", ".join(cause for cause in dict.fromkeys(causes) if cause != "unknown")
+            self.text(label, f"{self.say.spoken(why)}{f' ({named})' if named else ''}", margin=15)
+            label = ""
 
-def _cells(row: summary.EvidenceRow, room: int, widest: int) -> Iterator[tuple[str, str]]:
-    """Value and source beside each other where they fit, else below each other."""
-    beside = f"{row.value:<{widest}}  {row.source}".rstrip()
-    if len(beside) <= room:
-        yield beside, ""
-        return
-    # A path that is longer than the room is cut: nobody pastes evidence.
-    for part in textwrap.wrap(row.value, room, break_on_hyphens=False) or [""]:
-        yield part, ""
-    for part in textwrap.wrap(row.source and f"({row.source})", room, break_on_hyphens=False):
-        yield part, "dim"
+    def status(self) -> None:
+        """What is fine and what is not, then what was counted."""
+        self.line()
+        marks = summary.status_marks(self.shown, self.say)
+        self._in_row(
+            [
+                (self.sign(mark.sign), self.shown.shade(mark.text), _STYLES[mark.sign])
+                for mark in marks
+            ]
+        )
+        python = self.shown.machine.python
+        for remark in python.passed_over or ():
+            self.text("", self.shown.shade(remark), "yellow", margin=2)
+        if python.repair == "unfinished":
+            text = self.say("A repair was interrupted; undo it first: cudadoctor fix --undo")
+            self.text("", text, "yellow", margin=2)
+        parts = list(summary.counts(self.shown, self.say))
+        joined = " · ".join(inert(part).replace(" ", "\u00a0") for part in parts)
+        for line in self.broken(joined, self.width - 2):
+            self.line((f"  {line.removesuffix(' ·')}", "dim"))
+
+    def _in_row(self, marks: list[tuple[str, str, str]]) -> None:
+        """Marks beside each other, none broken at the end of a line if it fits on one."""
+        spans: list[tuple[str, str]] = [("  ", "")]
+        used = 2
+        for sign, text, style in marks:
+            long = len(sign) + 1 + len(text)
+            if len(spans) > 1 and used + 3 + long > self.width:
+                self.line(*spans)
+                spans, used = [("  ", "")], 2
+            gap = "   " if len(spans) > 1 else ""
+            spans += [(gap, ""), (sign, f"bold {style}"), (f" {inert(text)}", "")]
+            used += len(gap) + long
+        self.line(*spans)
+
+    def checked(self) -> None:
+        """Every area that was judged, with what was ruled out there and what was found."""
+        diagnosis, say = self.shown.diagnosis, self.say
+        self.line()
+        found = {finding.cause: finding.severity.label for finding in diagnosis.findings}
+        missing = {undecided.cause for undecided in diagnosis.undecided}
+        for area, causes in AREAS.items():
+            out = [cause for cause in causes if cause in diagnosis.passed]
+            here = [cause for cause in causes if cause in found]
+            gone = [cause for cause in causes if cause in missing and cause not in found]
+            sign = found[here[0]] if here else "ok" if out else "unknown"
+            told = (
+                (say("found: {causes}", causes=", ".join(here)) if here else ""),
+                (say("ruled out: {causes}", causes=", ".join(out)) if out else ""),
+                (say("not checked: {causes}", causes=", ".join(gone)) if gone else ""),
+            )
+            self.answer(sign, f"{say(area)}: {'; '.join(filter(None, told)) or '-'}", "")
+
+    def machine(self) -> None:
+        """The machine, fact by fact."""
+        self.line()
+        for label, text in summary.machine_rows(self.shown.machine, self.say):
+            self.text(f"  {label}", self.shown.shade(text))
 
 
 def report(shown: Report, layout: Layout) -> list[Line]:
-    """Every line of the report: what was looked at, each finding, and the verdict."""
+    """Every line of the report: the answer, what to type, why, and what else was seen."""
     page, diagnosis = _Page(shown, layout), shown.diagnosis
-    for label, text in summary.machine_rows(shown.machine, layout.say):
-        page.text(label, shown.shade(text), "dim", margin=VERDICT_MARGIN)
-    for finding in diagnosis.findings if layout.verbose else summary.shown_findings(shown):
-        if layout.verbose or not finding.because_of:
-            page.line()
-            page.finding(finding)
-    behind: dict[str, list[str]] = {}
-    for finding in diagnosis.findings:
-        for cause in finding.because_of[:1]:
-            behind.setdefault(cause, []).append(finding.cause)
-    if behind:
+    sign, text = summary.headline(shown, layout.say)
+    page.answer(sign, text)
+    if layout.quiet:
+        return page.lines
+    first = summary.first_finding(shown) if diagnosis.verdict != "healthy" else None
+    if diagnosis.verdict == "undecided":
+        page.deciding()
+    if first is not None:
+        page.first(first)
+    if diagnosis.verdict == "undecided":
         page.line()
-    for cause, symptoms in behind.items():
-        text = layout.say(
-            "follows from {cause}: {symptoms}", cause=cause, symptoms=", ".join(symptoms)
+        page.open_questions(3)
+    others = diagnosis.findings if layout.verbose else summary.shown_findings(shown)
+    for finding in others:
+        if finding is not first and (layout.verbose or not finding.because_of):
+            page.other(finding)
+    behind = [finding for finding in diagnosis.findings if finding.because_of]
+    if behind and not layout.verbose:
+        page.line()
+        titles = "; ".join(summary.inside(finding.title) for finding in behind)
+        page.text(
+            "",
+            layout.say("Also reported, probably caused by the above: {titles}.", titles=titles),
+            "dim",
+            margin=2,
         )
-        page.text("", text, "dim")
-    page.line()
-    page.conclusion()
+    page.status()
+    if layout.verbose:
+        page.checked()
+        page.open_questions(0)
+        page.machine()
     return page.lines
-
-
-def not_checked(shown: Report, layout: Layout) -> list[str]:
-    """What could not be judged and why, one line a reason; belongs on stderr.
-
-    What no verdict turns on is told only where the user asked for more.
-    """
-    reasons: dict[str, list[str]] = {}
-    for undecided in shown.diagnosis.undecided:
-        if layout.verbose or (undecided.matters and shown.machine.look != "report"):
-            reasons.setdefault(undecided.why, []).append(undecided.cause)
-    label = layout.say("not checked")
-    return [
-        inert(f"{label}: {', '.join(dict.fromkeys(causes))} ({why})")
-        for why, causes in reasons.items()
-    ]
 
 
 def advice_lines(advice: tuple["Advice", ...], layout: Layout) -> list[Line]:
@@ -238,7 +403,7 @@ def advice_lines(advice: tuple["Advice", ...], layout: Layout) -> list[Line]:
     page = _Lines(layout)
     for piece in advice:
         page.line()
-        page.text(layout.say("info"), layout.say.spoken(piece.text), "bold", head="cyan")
+        page.answer("info", layout.say.spoken(piece.text))
         page.text("", layout.say.spoken(piece.why))
         for expected in piece.expected:
             page.text("", layout.say.spoken(expected), "dim")

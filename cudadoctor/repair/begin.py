@@ -24,9 +24,8 @@ from cudadoctor.model.findings import PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine, OptStr, Strings
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert
-from cudadoctor.render.script import is_runnable
 from cudadoctor.render.shells import ShellName, kept_by_conda, shell_of
-from cudadoctor.render.summary import cost_of
+from cudadoctor.render.summary import cost_of, is_runnable
 from cudadoctor.repair.journal import (
     OF_A_PROJECT,
     SCHEMA,

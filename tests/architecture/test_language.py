@@ -17,6 +17,7 @@ from cudadoctor import knowledge
 from cudadoctor.cli import group, options
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.locale.language import Language, language
+from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Severity
 from cudadoctor.model.machine import Stage
 from cudadoctor.render import summary
@@ -32,12 +33,17 @@ SAYS = {
 """The names under which the language is called -> which argument is the template."""
 SPEAKING = ("render", "cli", "probes/examine.py", "__main__.py")
 """Where they are called so."""
+ENDS = ("passed", "failed", "skipped", "timed-out")
 DYNAMIC = (
     *(severity.label for severity in Severity),
     *("healthy", "warnings", "broken", "undecided"),
     *("open", "proprietary"),
-    *("passed", "failed", "skipped", "timed-out"),
-    *("do", "or"),
+    *ENDS,
+    *("ok", "undecided", "1 error", "{count} errors", "1 warning", "{count} warnings"),
+    *("1 NVIDIA GPU on the PCI bus", "{count} NVIDIA GPUs on the PCI bus"),
+    *(area for area in AREAS if area not in ("driver", "GPU", "torch")),
+    *summary.LEADS.values(),
+    *summary.SURENESS.values(),
 )
 """What renderers say by a value, not by a constant."""
 
@@ -171,4 +177,4 @@ def test_what_has_no_translation_stays_english() -> None:
 
 def test_the_stages_have_a_word_for_each_end() -> None:
     status = Stage.__annotations__["status"]
-    assert all(f"'{end}'" in str(status) or f'"{end}"' in str(status) for end in DYNAMIC[-6:-2])
+    assert all(f"'{end}'" in str(status) or f'"{end}"' in str(status) for end in ENDS)

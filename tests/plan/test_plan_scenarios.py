@@ -14,8 +14,9 @@ from scenario_reader import read_scenario, scenario_paths
 from cudadoctor import knowledge
 from cudadoctor.model.findings import Plan, Step
 from cudadoctor.plan.planner import plan
-from cudadoctor.render.script import is_runnable, script
+from cudadoctor.render.script import script
 from cudadoctor.render.shells import ShellName
+from cudadoctor.render.summary import is_runnable
 from cudadoctor.rules.diagnose import diagnose
 
 PATHS = scenario_paths()

@@ -247,7 +247,7 @@ def test_the_placeholder_is_the_readers_variable(
     monkeypatch.setenv("SAID", str(tmp_path / "said"))
     monkeypatch.delenv("PYTHON", raising=False)
     text = written(step(commands=(("$PYTHON", "-m", "pip"),)), python="$PYTHON")
-    assert "# PYTHON is the interpreter to repair: set it first if that is not python3." in text
+    assert "# The Python to repair: set PYTHON first if it is not python3." in text
     own, usual = str(stub(tmp_path / "sp ace")), tmp_path / "bin"
     usual.mkdir()
     (usual / "python3").symlink_to(own)

@@ -70,7 +70,6 @@ def check_terminal(shown: Report) -> None:
     lines = terminal.report(shown, layout)
     assert not any("\n" in line.text for line in lines)
     assert_calm("\n".join(line.text for line in lines))
-    assert_calm("\n".join(terminal.not_checked(shown, layout)))
     assert_calm("\n".join(summary.stage_lines(shown.machine)))
 
 
