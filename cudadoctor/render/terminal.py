@@ -138,8 +138,8 @@ class _Page(_Lines):
         self._sources(finding)
         for step in (step for word, step in steps if word == "or"):
             self._alternative(step)
-        more = f"cudadoctor explain {finding.cause}"
-        self.line((f"  {self.say('More'):<{MARGIN - 2}}", "dim"), (more, "green"))
+        label = f"  {self.say('More'):<{MARGIN - 2}}"
+        self.beside(label, f"cudadoctor explain {finding.cause}", "dim")
 
     def other(self, finding: Finding) -> None:
         """A finding below the first one."""
@@ -236,7 +236,8 @@ class _Page(_Lines):
             self.text("", f"{summary.lead_of(step, say)}:", "bold", margin=indent)
             self.commands(step_lines(step, machine, self.width - indent - 4), indent + 4)
             if summary.offers_fix(step, machine):
-                self._offer(indent)
+                text = say("Or let cudadoctor do it, with undo:")
+                self.beside(f"{' ' * indent}{text}   ", summary.own_fix(machine))
         else:
             self.text("", f"{say.spoken(step.title)}{self._where(step)}:", "bold", margin=indent)
         if manual := step.manual:
@@ -255,15 +256,13 @@ class _Page(_Lines):
         for line in lines:
             self.line((" " * indent, ""), (inert(line), "green"))
 
-    def _offer(self, indent: int) -> None:
-        """The doctor's own way to take a step."""
-        text = self.say("Or let cudadoctor do it, with undo:")
-        command = summary.own_fix(self.shown.machine)
-        if indent + len(text) + 3 + len(command) <= self.width:
-            self.line((f"{' ' * indent}{text}   ", ""), (command, "green"))
+    def beside(self, label: str, command: str, style: str = "") -> None:
+        """A command behind its label, or below it where the line is too short."""
+        if len(label) + len(command) <= self.width:
+            self.line((label, style), (command, "green"))
         else:
-            self.line((f"{' ' * indent}{text}", ""))
-            self.commands([command], indent + 4)
+            self.line((label.rstrip(), style))
+            self.commands([command], INDENT)
 
     def _alternative(self, step: Step) -> None:
         """Another way to the same end."""

@@ -9,7 +9,7 @@
 # 1. Reboot [needs root and a reboot]
 #    cures: driver-library-mismatch
 #      sudo systemctl reboot
-# or: Load the new module instead [for the administrator]
+# or: Load the new module instead [by the administrator]
 #    cures: driver-library-mismatch
 #    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
 #    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
