@@ -317,8 +317,11 @@ class _Page(_Lines):
             text = self.say("A repair was interrupted; undo it first: cudadoctor fix --undo")
             self.text("", text, "yellow", margin=2)
         parts = list(summary.counts(self.shown, self.say))
-        joined = " · ".join(inert(part).replace(" ", "\u00a0") for part in parts)
-        for line in self.broken(joined, self.width - 2):
+        room = self.width - 2
+        joined = " · ".join(
+            part.replace(" ", "\u00a0") if len(part) <= room else part for part in map(inert, parts)
+        )
+        for line in self.broken(joined, room):
             self.line((f"  {line.removesuffix(' ·')}", "dim"))
 
     def _in_row(self, marks: list[tuple[str, str, str]]) -> None:
