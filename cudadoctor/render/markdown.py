@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
+from cudadoctor.render.evidence import NBSP, EvidenceRow, evidence_rows
 from cudadoctor.render.shells import command_lines, edits_by_hand, has_lines, step_lines
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class _Page:
             self.block(_prose(" ".join(map(self.say.spoken, build.why[:2]))))
         if finding.severity is Severity.INFO and self.shown.machine.look != "report":
             return
-        if rows := summary.evidence_rows(finding):
+        if rows := evidence_rows(finding, self.say):
             columns = " | ".join(map(self.say, ("fact", "value", "source")))
             self.block(f"| {columns} |", "| --- | --- | --- |", *map(_table_row, rows))
         for step in (step for word, step in steps if word == "or"):
@@ -184,9 +185,10 @@ def report(shown: Report, say: Language | None = None) -> str:
     return "\n".join((*page.lines, made, ""))
 
 
-def _table_row(row: summary.EvidenceRow) -> str:
-    source = escaped(row.source, cell=True)
-    return f"| {_code_in_cell(row.fact)} | {_code_in_cell(row.value)} | {source} |"
+def _table_row(row: EvidenceRow) -> str:
+    label, value, source = (text.replace(NBSP, " ") for text in (row.label, row.value, row.source))
+    cells = (escaped(label, cell=True), _code_in_cell(value), escaped(source, cell=True))
+    return f"| {' | '.join(cells)} |"
 
 
 def _code_in_cell(text: str) -> str:

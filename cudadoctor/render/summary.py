@@ -5,13 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from cudadoctor.locale.language import Language
 from cudadoctor.model.catalogue import area_of
 from cudadoctor.model.findings import (
     Confidence,
-    Evidence,
     Finding,
     Plan,
     Rejection,
@@ -19,7 +16,7 @@ from cudadoctor.model.findings import (
     Severity,
     Step,
 )
-from cudadoctor.model.machine import Gpu, Json, Machine, OptStr, PciGpu, StrPair
+from cudadoctor.model.machine import Gpu, Machine, OptStr, PciGpu, StrPair
 from cudadoctor.model.trust import Foreign, is_doctors_own, typed
 from cudadoctor.render import Report, inert
 from cudadoctor.render.shells import command_lines
@@ -563,101 +560,6 @@ def _smoke(machine: Machine, say: Language) -> str:
         )
     texts = [f"{say(status)}: {', '.join(names)}" for status, names in by.items()]
     return say("on {device}: ", device=smoke.device) + "; ".join(texts)
-
-
-# --- evidence: whole tables of facts by what distinguishes them, the rest as it is ---------------
-
-LONGEST_VALUE = 120
-MOST_ITEMS = 4
-
-_SHOWN_FIELDS = {
-    "build.compiler": "name version | path",
-    "build.toolkits": "path | cuda origin",
-    "driver.fabric": "| manager version nvswitches",
-    "driver.module_files": "version flavour | kernel",
-    "driver.nodes": "path | errno group",
-    "driver.packages": "name version |",
-    "driver.xids": "bus_id | code text",
-    "gpus": "name | capability code compute_mode mig"
-    " remap_failed remap_pending retired_pending ecc_uncorrected",
-    "libraries.mapped": "path | version how",
-    "libraries.predicted": "path | version how",
-    "packages": "name version |",
-    "pci": "address vendor device_id | bound lost bars_missing",
-    "smoke.stages": "name status | detail",
-    "torch.copies": "version path |",
-}
-"""Fact -> what is shown of each of its items: bare | by its name. The JSON holds all."""
-_USUAL: tuple[object, ...] = (None, False, 0, "", "default", [])
-_SYMPTOM = re.compile(r"symptoms\.\d+\.text")
-
-
-class EvidenceRow(msgspec.Struct, frozen=True):
-    """One fact as it is shown, inert. source: "" if not known or if it says the same as value."""
-
-    fact: str
-    value: str
-    source: str
-
-
-def evidence_rows(finding: Finding, *, whole: bool = False) -> list[EvidenceRow]:
-    """What a finding rests on, each fact once. whole: nothing is shortened or left out.
-
-    What is not known proves nothing: it is shown only where nothing else is.
-    """
-    about = f"{finding.title} {finding.why}"
-    found = list(dict.fromkeys(_row(fact, about, whole=whole) for fact in finding.evidence))
-    return found if whole else [row for row in found if row.value != "not known"] or found
-
-
-def _row(evidence: Evidence, about: str, *, whole: bool) -> EvidenceRow:
-    fact = "report" if _SYMPTOM.fullmatch(evidence.fact) else evidence.fact
-    value = _readable(fact, evidence.value, about, whole=whole)
-    if len(value) > LONGEST_VALUE and not whole:
-        value = value[: LONGEST_VALUE - 3] + "..."
-    source = "" if evidence.source in (None, evidence.value) else str(evidence.source)
-    return EvidenceRow(inert(fact), inert(value), inert(source))
-
-
-def _readable(fact: str, value: str, about: str, *, whole: bool) -> str:
-    if fact.endswith("_bytes") and value.isdigit():
-        count = int(value)
-        return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-    if not value.startswith(("{", "[{")):
-        return value
-    try:
-        plain = msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return value
-    kind = re.sub(r"\.\d+$", "", fact)
-    items = plain if isinstance(plain, list) else [plain]
-    if not all(isinstance(item, dict) for item in items):
-        return value
-    chosen = [item for item in items if _is_named(item, about)] or items
-    counted = Counter(_item(item, kind) for item in chosen)
-    texts = [f"{count} x {text}" if count > 1 else text for text, count in counted.items()]
-    if len(texts) > MOST_ITEMS and not whole:
-        texts[MOST_ITEMS:] = [f"{len(texts) - MOST_ITEMS} more"]
-    return "; ".join(texts)
-
-
-def _is_named(item: Json, about: str) -> bool:
-    """Whether the finding speaks of this one, by its name or version."""
-    name = str(item.get("name") or "")
-    return bool(name) and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", about) is not None
-
-
-def _item(item: Json, kind: str) -> str:
-    if item.get("present") is False:
-        return "none"
-    fields = _SHOWN_FIELDS.get(kind)
-    bare, named = map(str.split, fields.split("|")) if fields else ([], list(item))
-    parts = [" ".join(str(item[key]) for key in bare if item.get(key) not in _USUAL)]
-    for key in named:
-        if (value := item.get(key)) not in _USUAL:
-            word = key.replace("_", " ")
-            parts.append(word if value is True else f"{word} {value}")
-    return ", ".join(filter(None, parts))
 
 
 # --- what else both show ------------------------------------------------------------------------

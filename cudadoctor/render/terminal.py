@@ -11,6 +11,7 @@ from cudadoctor.locale.language import Language
 from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
+from cudadoctor.render.evidence import NBSP, EvidenceRow, evidence_rows
 from cudadoctor.render.shells import command_lines, edits_by_hand, has_lines, step_lines
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _STYLES = {
     "unknown": "magenta",
     "info": "cyan",
 }
-_PLAIN = str.maketrans({"·": ",", "…": "...", "×": "x", "–": "-"})
+_PLAIN = str.maketrans({"·": ",", "…": "...", "×": "x", "–": "-", "°": ""})
 
 
 class Line(Struct, frozen=True):
@@ -74,7 +75,7 @@ class _Lines:
         self.lines: list[Line] = []
 
     def line(self, *spans: tuple[str, str]) -> None:
-        shown = ((self.plain(text), style) for text, style in spans if text)
+        shown = ((self.plain(text.replace(NBSP, " ")), style) for text, style in spans if text)
         self.lines.append(Line(tuple(shown)))
 
     def plain(self, text: str) -> str:
@@ -176,10 +177,10 @@ class _Page(_Lines):
 
     def _evidence(self, finding: Finding) -> None:
         """A grid of fact, value and source; where it is too narrow for that, values under facts."""
-        rows = summary.evidence_rows(finding, whole=self.verbose)
+        rows = evidence_rows(finding, self.say, whole=self.verbose)
         if not rows:
             return
-        column = max(len(row.fact) for row in rows) + 2
+        column = max(len(row.label) for row in rows) + 2
         room = self.width - MARGIN - column
         words = (len(word) for row in rows for word in row.value.split())
         if stacked := room < max(LEAST_ROOM, *words, 0):
@@ -188,14 +189,15 @@ class _Page(_Lines):
         label = f"  {self.say('Evidence')}"
         for row in rows:
             if stacked:
-                self.line((f"{label:<{MARGIN}}", "dim"), (row.fact, ""))
-                label = ""
-            left = "" if stacked else row.fact
+                for words in self.broken(row.label, self.width - MARGIN):
+                    self.line((f"{label:<{MARGIN}}", "dim"), (words, ""))
+                    label = ""
+            left = "" if stacked else row.label
             for text, style in self._cells(row, room, widest):
                 self.line((f"{label:<{MARGIN}}", "dim"), (f"{left:<{column}}", ""), (text, style))
                 label = left = ""
 
-    def _cells(self, row: summary.EvidenceRow, room: int, widest: int) -> Iterator[tuple[str, str]]:
+    def _cells(self, row: EvidenceRow, room: int, widest: int) -> Iterator[tuple[str, str]]:
         """Value and source beside each other where they fit, else below each other.
 
         Of a path that is too long the end is shown, which says most.

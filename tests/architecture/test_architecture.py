@@ -71,7 +71,7 @@ DIRECTION = {
     "solver": {"knowledge", "model", "solver"},
     "rules": {"rules", "reports", "knowledge", "model", "solver", "plan.remedies", "installers"},
     "plan": {"plan", "solver", "installers", "knowledge", "model", "render.shells"},
-    "render": {"render", "locale", "model", "installers"},
+    "render": {"render", "locale", "model", "installers", "knowledge.wording"},
 }
 """Whom a module may import at most; a package stands for all its modules, `probes` not for more."""
 

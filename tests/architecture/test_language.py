@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from cudadoctor.locale.language import Language, language
 from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Severity
 from cudadoctor.model.machine import Stage
-from cudadoctor.render import summary
+from cudadoctor.render import evidence, summary
 from cudadoctor.rules import registry as rules
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.rules.registry import RULES
@@ -104,6 +105,24 @@ def _helped() -> set[str]:
     return found - {""}
 
 
+_SAME = {"cgroup", "containerd", "dmesg", "dkms", "df", "import", "ip", "libcuda", "link", "pid"}
+_SAME |= {"pip", "root", "status", "ulimit", "uname"}
+"""Words of commands and names, which are the same in every language."""
+
+
+def _evidence_texts() -> set[str]:
+    """Labels of evidence and the words of its values, but for those that are names alone."""
+    found = set(evidence.facts().source.values())
+    for shown in evidence.facts().fact.values():
+        found |= {shown.label, shown.text, shown.one, shown.group, shown.source}
+        found |= {*shown.words.values(), *(part.rpartition("]")[2] for part in shown.item)}
+    return {
+        text
+        for text in found
+        if {*re.findall(r"(?<![\w/.-])[a-z]{2,}(?![\w/.(-])", re.sub(r"\{\w+\}", "", text))} - _SAME
+    }
+
+
 def _told() -> set[str]:
     """The titles and reasons of all rules, and those that a rule gives in their place."""
     found = {text for rule in RULES for text in (rule.title, rule.why)}
@@ -134,7 +153,8 @@ def _table(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["es"])
 def test_every_sentence_is_translated(name: str) -> None:
-    missing = sorted((_said() | _helped() | _told()) - set(_table(name)))
+    every = _said() | _helped() | _told() | _evidence_texts()
+    missing = sorted(every - set(_table(name)))
     assert not missing, "without a translation:\n" + "\n".join(missing)
 
 

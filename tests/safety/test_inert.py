@@ -125,9 +125,7 @@ def check_markdown(shown: Report) -> None:
     asked = bool(shown.diagnosis.next_command)
     assert set(kinds) <= ALLOWED
     assert kinds.count("heading_open") == sum(finding.cause != first for finding in roots)
-    assert kinds.count("table_open") == sum(
-        bool(summary.evidence_rows(finding)) for finding in detailed
-    )
+    assert kinds.count("table_open") == sum(bool(finding.evidence) for finding in detailed)
     assert kinds.count("fence") == asked + sum(len(fences(step, shown.machine)) for step in steps)
     assert [block.content.strip() for block in blocks if block.type == "html_block"] == [
         "<details><summary>the machine</summary>",
