@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -223,7 +224,7 @@ class _View(Struct, frozen=True):
         return self._listed(list(dict.fromkeys(named or lines)))
 
     def architectures(self, value: str) -> str:
-        return arch_list(value.split(", "))
+        return arch_list(value.split(", "), self.about)
 
     def size(self, value: str) -> str:
         count = int(value) if value.lstrip("-").isdigit() else None
@@ -327,22 +328,27 @@ def _coded(kind: str, value: str) -> str:
     return f"{value}{NBSP}({meaning})" if meaning else value
 
 
-_MAJORS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12)
-"""Of compute capabilities, in the order in which NVIDIA sold them."""
+_MAJORS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 12)
+"""Of compute capabilities as NVIDIA sold them on cards; 11 is a Jetson only."""
 
 
-def arch_list(archs: Iterable[str]) -> str:
+def arch_list(archs: Iterable[str], about: str = "") -> str:
     """Architectures with long runs shortened: sm_50 … sm_90.
 
-    A run holds every GPU between its ends: it goes on with the first chip of the next generation.
+    A run holds every card between its ends: it goes on with the first chip of the next generation.
+    about: where this names another one from between the ends, all are shown.
     """
+    every = list(archs)
+    codes = [int(code) for code in re.findall(r"\bsm_(\d+)", " ".join(every))]
+    named = {int(code) for code in re.findall(r"\bsm_(\d+)", about)} - {*codes}
+    whole = any(min(codes, default=0) < code < max(codes, default=0) for code in named)
     runs: list[list[str]] = []
     last = 0
-    for arch in archs:
+    for arch in every:
         found = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-        major, minor = (int(found[1]), found[2]) if found else (0, "")
-        follows = major and last in _MAJORS[:-1] and _MAJORS[_MAJORS.index(last) + 1] == major
-        if runs and major and last and (major == last or (follows and minor == "0")):
+        major, minor = (int(found[1]), found[2]) if found and not whole else (0, "")
+        follows = minor == "0" and (last, major) in pairwise(_MAJORS)
+        if major and (major == last or follows):
             runs[-1].append(arch)
         else:
             runs.append([f"{arch} (PTX)" if arch.startswith("compute_") else arch])

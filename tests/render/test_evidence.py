@@ -413,6 +413,7 @@ def test_the_errors_of_a_gpu_are_said_with_their_number() -> None:
         ("sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90", "sm_50 … sm_90"),
         ("sm_80 sm_90 compute_90", "sm_80, sm_90, compute_90 (PTX)"),
         ("sm_80 sm_86 sm_90 sm_120", "sm_80 … sm_90, sm_120"),
+        ("sm_75 sm_80 sm_90 sm_100 sm_120", "sm_75 … sm_120"),
         ("sm_75 sm_86 sm_89 sm_90a", "sm_75, sm_86 … sm_90a"),
         ("gfx906 gfx90a gfx942", "gfx906, gfx90a, gfx942"),
         ("", ""),
@@ -420,3 +421,6 @@ def test_the_errors_of_a_gpu_are_said_with_their_number() -> None:
 )
 def test_a_run_of_architectures_hides_no_gap(archs: str, shown: str) -> None:
     assert arch_list(archs.split()).replace(NBSP, " ") == shown
+    assert arch_list(["sm_80", "sm_90", "sm_100", "sm_120"], "Your Thor is sm_110") == (
+        "sm_80, sm_90, sm_100, sm_120"
+    )
