@@ -189,8 +189,8 @@ class _Page(_Lines):
         label = f"  {self.say('Evidence')}"
         for row in rows:
             if stacked:
-                for words in self.broken(row.label, self.width - MARGIN):
-                    self.line((f"{label:<{MARGIN}}", "dim"), (words, ""))
+                for part in self.broken(row.label, self.width - MARGIN):
+                    self.line((f"{label:<{MARGIN}}", "dim"), (part, ""))
                     label = ""
             left = "" if stacked else row.label
             for text, style in self._cells(row, room, widest):
