@@ -207,7 +207,6 @@ def explain(cause: OptStr) -> int:
     Without CAUSE it lists all of them.
     """
     from cudadoctor.cli.speech import current
-    from cudadoctor.model.catalogue import CATALOGUE
     from cudadoctor.render import pages
     from cudadoctor.rules.registry import explained_rules
 

@@ -1,132 +1,229 @@
-"""The pages of `cudadoctor explain`."""
+"""The pages of `cudadoctor explain`: one for each cause, and the list of them."""
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from string import Formatter
 
-from cudadoctor.locale.language import Language
+from msgspec import Struct
+
+from cudadoctor.knowledge.tables import texts
+from cudadoctor.locale.language import Language, language
+from cudadoctor.model.catalogue import AREAS
+from cudadoctor.model.machine import Strings
 from cudadoctor.model.rule import Rule
 
-PAGES: dict[str, tuple[str, str]] = {
-    "torch-bug": (
-        "This release of torch has a fault of its own",
-        """\
-Another torch release works on the same machine, and nothing else changed. Told from
-not-environment, where the behaviour is documented, and from env-var-misconfigured, where a
-documented variable cures it in the same release.
+PAGES: dict[str, str] = {
+    "torch-bug": """\
+The same program works with another release of torch on the same machine.
 
-Cured by another release of torch.""",
-    ),
-    "torch-index-wrong": (
-        "The package index has no such build of torch",
-        """\
-pip says "No matching distribution found" or lists only old versions: the cuXXX of the index
-never existed for this release or was withdrawn, or a table of uv or Poetry points elsewhere. Told
-from torch-python-unsupported, where this Python is what the index lacks.
+Check by hand: run it with the newest release and with the nightly build. If it fails in both,
+search https://github.com/pytorch/pytorch/issues for the error text.
 
-Cured by the index of a variant that was published for the release.""",
-    ),
-    "build-isolation": (
-        "An extension is built where torch cannot be imported",
-        """\
-pip builds packages in an environment of their own, without the torch that is installed. The
-words are "No module named 'torch'" in the middle of a build, although torch is installed.
+Look-alikes: not-environment, where PyTorch documents the behaviour; env-var-misconfigured,
+where a documented variable fixes it in the same release.
 
-Cured by installing torch first and then the package with --no-build-isolation.""",
-    ),
-    "fork-after-init": (
-        "CUDA was used before the process was forked",
-        """\
-A forked child cannot use the CUDA of its parent. The words are "Cannot re-initialize CUDA in
-forked subprocess"; workers of a DataLoader whose dataset touches the GPU give them too.
+Fix: use a release without the bug. If there is none, report it to PyTorch with a short program
+that shows it and the output of `python -m torch.utils.collect_env`.""",
+    "torch-index-wrong": """\
+Each index on download.pytorch.org holds the builds for one CUDA version, such as cu126. Not every
+release was built for every CUDA version. pip then finds no matching version, or lists only
+versions that you did not ask for. An index table of uv or Poetry can point to the wrong place
+as well.
 
-Cured by the start method "spawn" or "forkserver", or by touching CUDA in the children only.""",
-    ),
-    "nccl-version-skew": (
-        "The ranks run different releases of NCCL or torch",
-        """\
-"Mismatched NCCL version detected", or a collective that fails with ncclInvalidUsage at the
-start. Each node has an environment of its own, and they differ.
+Check by hand: open https://download.pytorch.org/whl/torch/ and look for your release, your CUDA
+version (cu126) and your Python (cp312) in one file name.
 
-Cured by the same torch on every node.""",
-    ),
-    "ddp-rank-device": (
-        "Several ranks use one GPU",
-        """\
-"Duplicate GPU detected" up to NCCL 2.29, "Multiple Ranks are using the same GPU" from 2.30 on:
-there are GPUs enough, and the program does not choose by its rank. Told from ddp-launch, where
-there are more processes than GPUs.
+Look-alikes: torch-python-unsupported, where the release exists, but not for your Python.
 
-Cured by torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the first use of CUDA, not by
-NCCL_MULTI_RANK_GPU_ENABLE.""",
-    ),
-    "slow-dataloader": (
-        "Loading the data starves the GPU",
-        """\
-The GPU waits while batches are made: its utilisation is low and that of the processors high.
-Told by a measurement only: the same step with one batch kept in memory is much faster.
+Fix: use the index of a CUDA version that the release was built for.""",
+    "build-isolation": """\
+pip and uv build a package in an environment of its own, which contains only what the package
+declares. If its setup.py imports torch without declaring it, the build fails although torch is
+installed.
 
-Cured by more workers, pinned memory and data that is decoded beforehand.""",
-    ),
-    "cpu-bound": (
-        "The host cannot launch work as fast as the GPU does it",
-        """\
-Many small kernels, or much Python between them: one processor is busy and the GPU is not. Told
-from slow-dataloader by the same measurement without a data loader.
+Look-alikes: torch-missing, where the error comes when your own program starts, not in a build.
 
-Cured by larger batches, torch.compile or CUDA graphs.""",
-    ),
-    "not-environment": (
-        "The environment is not to blame",
-        """\
-The program itself, or behaviour that is documented: shapes that do not fit, a device that was
-never set, results that differ within the precision. Other environments show the same.
+Fix: install torch and the build tools first (`python -m pip install setuptools wheel ninja`), then
+the package with `--no-build-isolation`.""",
+    "fork-after-init": """\
+A forked process inherits the CUDA state of its parent, but that state only works in the parent.
+It happens with multiprocessing on Linux, and with DataLoader workers whose dataset uses the GPU.
 
-Cured in the program.""",
-    ),
+Check by hand: look for CUDA calls at import time or before the workers start: .cuda() or
+.to("cuda").
+
+Fix: call torch.multiprocessing.set_start_method("spawn") first in the main program, or use CUDA in
+the children only. In a dataset, return CPU tensors and move the batch to the GPU in the training
+loop.""",
+    "nccl-version-skew": """\
+All ranks of a job must run the same NCCL release, which comes with torch. Here the nodes have
+different environments, so the ranks cannot understand each other.
+
+Check by hand: run `python -c "import torch; print(torch.__version__, torch.cuda.nccl.version())"`
+on every node and compare.
+
+Look-alikes: nccl-shadowed, where one node loads an NCCL that does not belong to its torch.
+
+Fix: install the same torch on every node, or use one container image for all of them.""",
+    "ddp-rank-device": """\
+There are enough GPUs, but the program does not choose one per rank, so several ranks use the
+same GPU, usually GPU 0. NCCL up to 2.29 says "Duplicate GPU detected", from 2.30 on "Multiple
+Ranks are using the same GPU".
+
+Check by hand: `nvidia-smi` shows several processes of the job on one GPU.
+
+Look-alikes: ddp-launch, where there are more processes than GPUs.
+
+Fix: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else uses CUDA, and
+load checkpoints with map_location. Do not set NCCL_MULTI_RANK_GPU_ENABLE: it hides the mistake.""",
+    "slow-dataloader": """\
+The GPU waits while the CPU reads and prepares batches: low GPU utilisation, busy CPU cores.
+Utilisation alone does not prove it, a measurement does.
+
+Check by hand: `cudadoctor bench -- python train.py` measures your own training. Or train on one
+batch that stays in memory: if that is much faster, loading is the bottleneck.
+
+Look-alikes: cpu-bound, where the program stays slow even with the batch in memory.
+
+Fix: use more workers, pin_memory=True and persistent_workers=True, decode the data beforehand,
+or move the augmentation to the GPU.""",
+    "cpu-bound": """\
+The CPU prepares and launches the GPU's work more slowly than the GPU runs it. Typical reasons are
+many small kernels, much Python code per step, or too many threads per process: one core is at
+100 %, and the GPU waits.
+
+Check by hand: `nvidia-smi dmon -s u` shows low utilisation while one core is fully used, even with
+a batch that stays in memory.
+
+Look-alikes: slow-dataloader, where training is fast once the batch is in memory.
+
+Fix: use larger batches, torch.compile or CUDA graphs. With several processes on a node set
+OMP_NUM_THREADS to the number of cores divided by the number of processes.""",
+    "not-environment": """\
+Driver, CUDA and torch work. The error comes from the program, its data or its packages, or it is
+documented behaviour: shapes that do not match, a tensor on another device, results that differ
+within floating-point precision. It would fail in any other environment too.
+
+Check by hand: read the traceback from the bottom up to the last line of your own code.
+
+Look-alikes: torch-bug, where another release of torch makes the error disappear.
+
+Fix: change the program. Reinstalling torch, CUDA or the driver does not help.""",
 }
-"""Causes that no rule judges yet: they show in a program's own output, not on a machine.
-
-Each is a title and a text: how it shows, what it is told from, what cures it.
-"""
-
-
-def listing(catalogue: Sequence[str], rules: Sequence[Rule], say: Language) -> str:
-    """Every cause with the title of its page, or of its first rule."""
-    titles = {cause: say(title) for cause, (title, _) in PAGES.items()}
-    for rule in rules:
-        titles.setdefault(rule.cause, _opening(rule, say)[0].rstrip("."))
-    widest = max(map(len, catalogue))
-    return "".join(f"{cause:<{widest}}  {titles[cause]}\n" for cause in catalogue)
-
-
-def page(cause: str, rules: Sequence[Rule], say: Language, width: int = 80) -> str:
-    """What a cause is, how it is told and what cures it, in lines of that width."""
-    parts = [say(part) for part in PAGES.get(cause, ())]
-    for rule in (rule for rule in rules if rule.cause == cause):
-        parts += [*_opening(rule, say), rule.page.strip()]
-        if rule.yields_to:
-            parts.append(say("Not reported beside: {causes}.", causes=", ".join(rule.yields_to)))
-    paragraphs = [one for part in parts for one in part.split("\n\n") if one.strip()]
-    laid_out = (_laid_out(paragraph, say, width) for paragraph in paragraphs)
-    return "\n\n".join([cause, *laid_out]) + "\n"
+"""Causes that no rule for machines judges: they only show in a program's output."""
+SECTIONS = {
+    "": "What it means",
+    "Errors": "What you see",
+    "Check by hand": "How to check by hand",
+    "Fix": "How to fix it",
+    "Look-alikes": "Look-alikes",
+}
+"""What a part of a page begins with, and the heading under which it is shown, in their order."""
+_BEGINS = re.compile(r"(?:^|(?<=[.:)`\"] ))(?=(?:Check by hand|Fix|Look-alikes?): )")
+_UNBROKEN = re.compile(r"`[^`]{3,74}`|\d (?:[KMG]i?B|[KMG]?Hz|W|°C|%|s|ms|GPUs?)\b")
+"""What a line never ends in: a command, and a number with its unit."""
+_HEADINGS = {"torch": "PyTorch"}
+_MOST = 6
+"""A cause that more causes explain is behind everything, and their names would help nobody."""
 
 
-def _laid_out(paragraph: str, say: Language, width: int) -> str:
-    """A paragraph in lines of that width; one that holds lines of its own stays as it is."""
-    if re.search(r"(?m)^(?:[ \t]|[-*] )", paragraph):
-        return paragraph
-    text = say(" ".join(paragraph.split()))
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+class Cause(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a cause is in a few words, and error texts that users search for."""
+
+    title: str
+    errors: Strings = ()
 
 
-def _opening(rule: Rule, say: Language) -> tuple[str, ...]:
-    """The title, if it is not made of values alone, and what the user reads below it."""
-    why = _without_values(say(rule.why))
-    return (why,) if rule.title == "{what}" else (_without_values(say(rule.title)), why)
+class Explained(Struct, frozen=True, forbid_unknown_fields=True):
+    """causes: one for each of the catalogue. examples: values of a rule's sentences, by rule."""
+
+    causes: dict[str, Cause]
+    examples: dict[str, dict[str, str]]
 
 
-def _without_values(text: str) -> str:
-    """Placeholders as words: {driver} reads <driver>; those that may be empty are left out."""
-    text = re.sub(r"(?<=[\w}])\{\w+\}", "", text)
-    return text.replace("{", "<").replace("}", ">")
+def explained() -> Explained:
+    """The table of what is said of causes beside their rules."""
+    return texts("explain", Explained)
+
+
+def listing(say: Language | None = None) -> str:
+    """Every cause in a few words, by the part of the machine in which it lies."""
+    say, causes = say or language("en"), explained().causes
+    widest = max(map(len, causes))
+    parts = [
+        _heading(say(_HEADINGS.get(area, area)))
+        + "".join(f"\n  {cause:<{widest}}  {say(causes[cause].title)}" for cause in names)
+        for area, names in AREAS.items()
+    ]
+    return "\n\n".join([*parts, say("More about one of them: cudadoctor explain CAUSE")]) + "\n"
+
+
+def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: int = 80) -> str:
+    """What a cause means, what one sees of it, how to check for it and how to fix it."""
+    say, table = say or language("en"), explained()
+    about = table.causes[cause]
+    sections: dict[str, list[str]] = {name: [] for name in SECTIONS}
+    sections["Errors"] = [say.spoken(error) for error in about.errors]
+    own = [rule for rule in rules if rule.cause == cause and cause not in PAGES]
+    paragraphs = [PAGES.get(cause, "")] + [
+        text for rule in own for text in (_lead(rule, len(own) > 1, table, say), rule.page)
+    ]
+    for text in (part for paragraph in paragraphs for part in _parts(paragraph)):
+        name, _, rest = text.partition(": ")
+        name = {"Look-alike": "Look-alikes"}.get(name, name)
+        known = name in SECTIONS and name != "Errors"
+        sections[name if known else ""].append(_capital(rest) if known else text)
+    deeper = tuple(dict.fromkeys(name for rule in own for name in rule.yields_to))
+    if 0 < len(deeper) <= _MOST:
+        consequence = say("Often only a consequence of: {causes}.", causes=", ".join(deeper))
+        sections["Look-alikes"].append(consequence)
+    blocks = [f"{cause}\n{_capital(say(about.title))}"]
+    for name, shown in sections.items():
+        if shown:
+            lines = "\n\n" if name != "Errors" else "\n"
+            wrapped = [_wrapped(text, width, listed=name == "Errors") for text in shown]
+            blocks.append(f"{say(SECTIONS[name])}\n{lines.join(wrapped)}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _lead(rule: Rule, several: bool, table: Explained, say: Language) -> str:
+    """The sentences of a finding, with the values of an example."""
+    wanted = {name for text in (rule.title, rule.why) for _, name, _, _ in Formatter().parse(text)}
+    values = table.examples.get(rule.name, {})
+    if not wanted - {None}:
+        return f"{rule.title}. {say(rule.why)}" if several else say(rule.why)
+    if wanted - {None, *values}:
+        return "" if "{" in rule.why else say(rule.why)
+    shown = {name: say.spoken(value) for name, value in values.items()}
+    title, why = say(rule.title, **shown), say(rule.why, **shown)
+    return say("For example: {title}. {why}", title=title, why=why)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The paragraphs of a text, those with a word of SECTIONS within them parted before it."""
+    for paragraph in text.split("\n\n"):
+        yield from (part.strip() for part in _BEGINS.split(" ".join(paragraph.split())) if part)
+
+
+def _wrapped(text: str, width: int, *, listed: bool) -> str:
+    whole = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\xa0"), text)
+    lines = textwrap.wrap(
+        whole,
+        width,
+        initial_indent="  - " if listed else "  ",
+        subsequent_indent="    " if listed else "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\xa0", " ")
+
+
+def _heading(area: str) -> str:
+    return area[:1].upper() + area[1:]
+
+
+def _capital(text: str) -> str:
+    """The first letter of a plain word in upper case; names of causes and commands stay."""
+    word = text.partition(" ")[0].rstrip(",")
+    return _heading(text) if word.isalpha() and word not in ("torch", "nvcc", "pip") else text
