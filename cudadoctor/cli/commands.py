@@ -212,11 +212,9 @@ def explain(cause: OptStr) -> int:
 
     if cause is not None:
         refuse_unknown_cause(cause)
-    rules, language = explained_rules(), current()
-    if cause is None:
-        sys.stdout.write(pages.listing(CATALOGUE, rules, language))
+        sys.stdout.write(pages.page(cause, explained_rules(), current(), width()))
     else:
-        sys.stdout.write(pages.page(cause, rules, language, width()))
+        sys.stdout.write(pages.listing(current()))
     return 0
 
 

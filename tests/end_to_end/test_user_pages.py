@@ -31,9 +31,11 @@ def test_a_page_without_a_rule_says_how_to_fix_it(cause: str) -> None:
 
 
 def test_the_list_has_every_cause_once_and_fits_the_terminal() -> None:
-    lines = listing().splitlines()
-    assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(CATALOGUE)
-    assert max(map(len, lines)) <= 80
+    for say in (language("en"), language("es")):
+        lines = listing(say).splitlines()
+        names = [line.split()[0] for line in lines if line.startswith("  ")]
+        assert sorted(names) == sorted(CATALOGUE)
+        assert max(map(len, lines)) <= 80
     assert explained().causes.keys() == set(CATALOGUE) == {rule.cause for rule in explained_rules()}
 
 
