@@ -7,7 +7,7 @@ from string import Formatter
 
 from msgspec import Struct
 
-from cudadoctor.knowledge.tables import texts
+from cudadoctor.knowledge.wording import wording
 from cudadoctor.locale.language import Language, language
 from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.machine import Strings
@@ -144,7 +144,7 @@ class Explained(Struct, frozen=True, forbid_unknown_fields=True):
 
 def explained() -> Explained:
     """The table of what is said of causes beside their rules."""
-    return texts("explain", Explained)
+    return wording("explain", Explained)
 
 
 def listing(say: Language | None = None) -> str:
