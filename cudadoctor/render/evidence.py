@@ -45,16 +45,17 @@ Kind = Literal[
 class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one fact is shown.
 
-    label: {n} stands for what the star of its path is. words: value -> what is said for it; of a
-    field of an item "field.value". unit: behind a number. text: around a value that is {value}, or
-    {count} of a number of things (one: around 1). item: the parts of one item of a table. A part
-    in which a field is not known is left out, and so is one that begins with [field] or
-    [field=value] where that is not so; `group` stands before it, and items that are alike but for
-    it share a part. source: where it is looked up on a host, if its origin does
-    not say that ("-": nowhere that needs a name).
+    label: {n} stands for what the star of its path is. single: the label of one thing alone.
+    words: value -> what is said for it; of a field of an item "field.value". unit: behind a
+    number. text: around a value that is {value}, or {count} of a number of things (one: around 1).
+    item: the parts of one item of a table. A part in which a field is not known is left out, and
+    so is one that begins with [field] or [field=value] where that is not so; `group` stands before
+    it, and items that are alike but for it share a part. source: where it is looked up on a host,
+    if its origin does not say that ("-": nowhere that needs a name).
     """
 
     label: str
+    single: str = ""
     kind: Kind = "text"
     words: dict[str, str] = {}
     unit: str = ""
@@ -94,7 +95,7 @@ class EvidenceRow(Struct, frozen=True):
 
 
 def evidence_rows(finding: Finding, say: Language, *, whole: bool = False) -> list[EvidenceRow]:
-    """What a finding rests on, each fact once. whole: nothing is shortened or left out.
+    """What a finding rests on, each fact once. whole: nothing is shortened.
 
     What is not known proves nothing: it is shown only where nothing else is.
     """
@@ -133,10 +134,10 @@ class _View(Struct, frozen=True):
         text = self.say("not set") if unset else self._value(shown, value)
         if not self.whole:
             text = _shortened(text)
-        source = self._source(shown, evidence) if evidence.source != value else ""
-        return EvidenceRow(
-            inert(self.say(shown.label, n=number)), _harmless(text), _harmless(source)
-        )
+        source = "" if value.startswith(evidence.source or " ") else self._source(shown, evidence)
+        label = self.say(shown.single if shown.single and _is_single(value) else shown.label)
+        label = label.format_map({"n": number}).replace(f"GPU {number}", f"GPU{NBSP}{number}")
+        return EvidenceRow(*map(_harmless, (label, text, source)))
 
     def _source(self, shown: Shown, evidence: Evidence) -> str:
         source = evidence.source or ""
@@ -210,7 +211,9 @@ class _View(Struct, frozen=True):
 
     def _is_named(self, name: str) -> bool:
         """Whether the finding speaks of it."""
-        return bool(name) and bool(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", self.about))
+        return bool(name) and bool(
+            re.search(rf"(?i)(?<![\w-]){re.escape(name)}(?![\w-])", self.about)
+        )
 
     # --- values by their kind -----------------------------------------------------------------
 
@@ -219,7 +222,7 @@ class _View(Struct, frozen=True):
 
     def requirements(self, value: str) -> str:
         """Those that the finding names, without their conditions."""
-        lines = [line.partition(";")[0].strip() for line in value.split(", ")]
+        lines = [re.sub(r"\[.*\]", "", line.partition(";")[0]) for line in value.split(", ")]
         named = [line for line in lines if self._is_named(re.split(r"[^\w.-]", line)[0])]
         return self._listed(list(dict.fromkeys(named or lines)))
 
@@ -296,9 +299,17 @@ def _shortened(text: str) -> str:
             text = part.sub(other, text)
     if len(text) <= LONGEST_VALUE:
         return text
-    cut = text[: LONGEST_VALUE - 2]
-    words = cut if text[len(cut)].isspace() else cut.rpartition(" ")[0]
-    return (words if len(words) > LONGEST_VALUE // 2 else cut).rstrip(" ,;:(") + f"{NBSP}…"
+    room = LONGEST_VALUE - 2
+    ends = (max(text.rfind(mark, 0, room + 1) for mark in marks) for marks in (" ", ",;:/"))
+    end = next((end for end in ends if end > LONGEST_VALUE // 2), room)
+    return text[:end].rstrip(" ,;:(") + f"{NBSP}…"
+
+
+def _is_single(value: str) -> bool:
+    """Whether a list or table holds one item."""
+    return (
+        len(_items(value)) == 1 if value.startswith("[{") else ", " not in value and value != "none"
+    )
 
 
 def _items(value: str) -> list[Json]:
@@ -328,8 +339,8 @@ def _coded(kind: str, value: str) -> str:
     return f"{value}{NBSP}({meaning})" if meaning else value
 
 
-_MAJORS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 12)
-"""Of compute capabilities as NVIDIA sold them on cards; 11 is a Jetson only."""
+_FOLLOWS = {*pairwise((1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12)), (10, 12)}
+"""Major numbers of compute capabilities, each with its next; 11 is that of Jetsons only."""
 
 
 def arch_list(archs: Iterable[str], about: str = "") -> str:
@@ -347,7 +358,7 @@ def arch_list(archs: Iterable[str], about: str = "") -> str:
     for arch in every:
         found = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
         major, minor = (int(found[1]), found[2]) if found and not whole else (0, "")
-        follows = minor == "0" and (last, major) in pairwise(_MAJORS)
+        follows = minor == "0" and (last, major) in _FOLLOWS
         if major and (major == last or follows):
             runs[-1].append(arch)
         else:
@@ -372,7 +383,7 @@ def gib(count: int, digits: int = 1) -> str:
 
 def gpu_name(gpu: Gpu) -> str:
     """A GPU as people call it, with its memory: RTX 4090, 24 GiB; H100 80GB."""
-    name = re.sub(r"^(?:NVIDIA )?(?:GeForce )?|(?<=GB) HBM\w*$", "", gpu.name or "")
+    name = re.sub(r"^(?:NVIDIA )?(?:GeForce |Tesla )?|(?<=GB) HBM\w*$", "", gpu.name or "")
     if re.search(r"\d ?G[i]?B\b", name):
         return name
     memory = gib(gpu.memory_bytes, 0) if gpu.memory_bytes else ""

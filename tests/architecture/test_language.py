@@ -106,7 +106,7 @@ def _helped() -> set[str]:
 
 
 _SAME = {"cgroup", "containerd", "dmesg", "dkms", "df", "import", "ip", "libcuda", "link", "pid"}
-_SAME |= {"pip", "root", "status", "ulimit", "uname"}
+_SAME |= {"lspci", "pip", "root", "status", "ulimit", "uname"}
 """Words of commands and names, which are the same in every language."""
 
 
@@ -114,7 +114,7 @@ def _evidence_texts() -> set[str]:
     """Labels of evidence and the words of its values, but for those that are names alone."""
     found = set(evidence.facts().source.values())
     for shown in evidence.facts().fact.values():
-        found |= {shown.label, shown.text, shown.one, shown.group, shown.source}
+        found |= {shown.label, shown.single, shown.text, shown.one, shown.group, shown.source}
         found |= {*shown.words.values(), *(part.rpartition("]")[2] for part in shown.item)}
     return {
         text

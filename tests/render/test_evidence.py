@@ -38,14 +38,8 @@ from cudadoctor.rules import registry
 from cudadoctor.rules.diagnose import diagnose
 
 ENGLISH, SPANISH = Language({}), language("es")
-QUOTED = (
-    "message",
-    "import error",
-    "torch message",
-    "nvidia-smi message",
-    "kernel log",
-    "Xid errors",
-)
+QUOTED = ("message", "import error", "torch message", "nvidia-smi message", "kernel log")
+QUOTED += ("Xid error", "Xid errors")
 """Labels of what others said, in their own words."""
 
 
@@ -225,6 +219,21 @@ def test_an_item_of_a_table_reads_as_people_say_it(fact: str, value: str, shown:
     assert _value(fact, value) == shown
 
 
+@pytest.mark.parametrize(
+    ("fact", "value", "label"),
+    [
+        ("gpus", '[{"index":0,"name":"Tesla K80"}]', "GPU"),
+        ("gpus", '[{"index":0},{"index":1}]', "GPUs"),
+        ("gpus.3", '{"index":3}', "GPU 3"),
+        ("gpus.3.mig_devices", "MIG-a", "GPU 3 MIG device"),
+        ("gpus.3.mig_devices", "MIG-a, MIG-b", "GPU 3 MIG devices"),
+        ("driver.xids", "none", "Xid errors"),
+    ],
+)
+def test_a_label_agrees_with_the_number_of_things(fact: str, value: str, label: str) -> None:
+    assert _row(fact, value).label.replace(NBSP, " ") == label
+
+
 def test_of_a_table_the_items_that_the_finding_names_are_shown() -> None:
     names = ("torch", "numpy", "one", "two", "three", "four")
     value = ",".join(f'{{"name":"{name}","version":"1.0"}}' for name in names)
@@ -238,10 +247,11 @@ def test_of_a_table_the_items_that_the_finding_names_are_shown() -> None:
 
 
 def test_a_requirement_of_torch_is_shown_without_its_conditions() -> None:
-    value = 'nvidia-cublas==1; platform_system == "Linux", numpy>=1, nvidia-nccl-cu12==2.7'
+    value = 'cuda-toolkit[cublas,cudart]==13.0.3; platform_system == "Linux", nvidia-nccl-cu12==2.7'
     fact = Evidence(fact="torch.requires", value=value)
     (row,) = evidence_rows(_finding(fact, title="nvidia-nccl-cu12 is of another build"), ENGLISH)
     assert row.value == "nvidia-nccl-cu12==2.7"
+    assert _value("torch.requires", value) == "cuda-toolkit==13.0.3, nvidia-nccl-cu12==2.7"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +265,7 @@ def test_a_requirement_of_torch_is_shown_without_its_conditions() -> None:
         ("limits.nofile", "this process", "ulimit -n"),
         ("limits.nofile", "the author, line 3", "report, line 3"),
         ("limits.nofile", None, ""),
-        ("env.RANK", "environment", "environment variable"),
+        ("env.RANK", "environment", "environment"),
         ("smoke.stages.0.detail", "smoke step", ""),
     ],
 )
@@ -376,7 +386,7 @@ def test_a_size_has_the_unit_that_suits_it(count: int, shown: str) -> None:
         (_gpu(name="NVIDIA GeForce RTX 5090", memory_bytes=34190917632), "RTX 5090, 32 GiB"),
         (_gpu(memory_bytes=85520809984), "H100 80GB"),
         (_gpu(name="NVIDIA A100-SXM4-80GB", memory_bytes=85899345920), "A100-SXM4-80GB"),
-        (_gpu(name="Tesla K80"), "Tesla K80"),
+        (_gpu(name="Tesla K80"), "K80"),
         (Gpu(index=0), ""),
     ],
 )
@@ -393,7 +403,7 @@ def test_gpus_that_are_alike_stand_together() -> None:
         gpu_list(healthy_machine("h100x8-linux").gpus or (), ENGLISH) == f"8{NBSP}×{NBSP}H100 80GB"
     )
     mixed = [_gpu(), _gpu(1, "Tesla K80", remap_failed=True, ecc_uncorrected=1)]
-    expected = "H100 80GB; GPU 1: Tesla K80, 1 uncorrected ECC error, row remapping failed"
+    expected = "H100 80GB; GPU 1: K80, 1 uncorrected ECC error, row remapping failed"
     assert gpu_list(mixed, ENGLISH).replace(NBSP, " ") == expected
     alone = _gpu(compute_mode="prohibited", mig=True, mig_devices=("MIG-a",))
     assert gpu_list([alone], ENGLISH) == "H100 80GB"
