@@ -142,10 +142,9 @@ class _View(Struct, frozen=True):
     def _source(self, shown: Shown, evidence: Evidence) -> str:
         source = evidence.source or ""
         if found := _LINE.fullmatch(source):
-            name = self.say(facts().source.get(found[1], found[1]) if found[1] else "report")
-            return self.say("{source}, line {line}", source=name, line=found[2]).replace(
-                f" {found[2]}", f"{NBSP}{found[2]}"
-            )
+            name = facts().source.get(found[1], found[1]) if found[1] else "report"
+            line = self.say("line {line}", line=found[2]).replace(" ", NBSP)
+            return line if name == shown.label else f"{self.say(name)}, {line}"
         if shown.source and source:
             return "" if shown.source == "-" else self.say(shown.source)
         source = source if self.whole else _PACKAGES.sub("", source)

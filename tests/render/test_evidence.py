@@ -38,7 +38,13 @@ from cudadoctor.rules import registry
 from cudadoctor.rules.diagnose import diagnose
 
 ENGLISH, SPANISH = Language({}), language("es")
-QUOTED = ("message", "import error", "torch message", "nvidia-smi message", "kernel log")
+QUOTED: tuple[str, ...] = (
+    "report",
+    "import error",
+    "torch message",
+    "nvidia-smi message",
+    "kernel log",
+)
 QUOTED += ("Xid error", "Xid errors")
 """Labels of what others said, in their own words."""
 
@@ -257,7 +263,7 @@ def test_a_requirement_of_torch_is_shown_without_its_conditions() -> None:
 @pytest.mark.parametrize(
     ("fact", "source", "shown"),
     [
-        ("symptoms.0.text", "line 12", "report, line 12"),
+        ("symptoms.0.text", "line 12", "line 12"),
         ("torch.cuda", "the author, line 3", "report, line 3"),
         ("driver.nvml.code", "nvidia-smi, line 2", "nvidia-smi, line 2"),
         ("driver.kernel", "/proc/driver/nvidia/version", "/proc/driver/nvidia/version"),
