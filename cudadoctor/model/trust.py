@@ -238,9 +238,12 @@ _REQUIREMENT = (
     rf"(?i)(?P<name>[a-z0-9][a-z0-9._-]*)"
     rf"(?:(?:[=!<>~]=|[=<>]){_VERSION}(?:,(?:[=!<>~]=|[<>]){_VERSION})*)?"
 )
-_HOSTS = frozenset({"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "pypi.org"})
+_HOSTS = frozenset(
+    {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "pypi.org"}
+    | {"developer.download.nvidia.com"}
+)
 _HOST = r"(?i)[a-z0-9](?:[a-z0-9-]{0,62}\.){0,8}[a-z0-9-]{0,62}"
-_ADDRESS = r"https://(?P<host>[a-z.-]+)(?:/[A-Za-z0-9.+-]+)*/?"
+_ADDRESS = r"https://(?P<host>[a-z.-]+)(?:/[A-Za-z0-9._+-]+)*/?"
 
 _FLAVOURS = (
     "amd64|arm64|x86_64|aarch64|generic|lowlatency|cloud|rt|pae|hwe|lts|edge|aws|azure|gcp|gke|gkeop"
@@ -271,6 +274,7 @@ _PROGRAMS = frozenset(
     $PYTHON py uv pip conda mamba micromamba pixi poetry pdm cudadoctor apt-get dnf zypper pacman
     mhwd ubuntu-drivers nixos-rebuild modprobe nvidia-modprobe nvidia-smi systemctl dkms akmods
     mokutil kmodgenca update-initramfs dracut dracut-rebuild mkinitcpio ldconfig wsl.exe
+    winget wget curl dpkg apk xbps-install emerge
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
@@ -283,15 +287,23 @@ _ARGUMENTS = frozenset(
     module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch
     nvidia torch
     nvidia_uvm pci nonfree linux-headers python python3-venv
+    -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo /tmp/cuda-keyring.deb
+    build-essential base-devel build-base gcc-c++ sys-devel/gcc cuda python3-torch
+    Microsoft.VCRedist.2015+.x64
     /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
     """.split()  # noqa: SIM905
 )
 _VALUE = (
     r"\d{1,4}|-?\d\.\d{1,2}|\*nvidia\*\d{3}\*|nvidia-driver:(?:\d{3}|latest|open)-?(?:open|dkms)"
+    r"|g\+\+-\d{1,2}|gcc\d{1,2}(?:-c\+\+)?|gcc-toolset-\d{1,2}-gcc-c\+\+"
+    r"|python3(?:\.\d{1,2}|\d{0,2})-(?:dev|devel|venv)|nvidia/label/cuda-\d{1,2}\.\d\.0"
+    r"|/etc/yum\.repos\.d/cuda-(?:rhel|fedora|amzn)\d{1,4}\.repo"
 )
 _CONDA = frozenset(
     {"pytorch", "pytorch-gpu", "pytorch-cpu", "pytorch-cuda", "cudatoolkit", "cuda-version"}
-    | {"cudnn", "mkl", "python", "opencv", "faiss"}
+    | {"cudnn", "mkl", "python", "opencv", "faiss", "cuda-toolkit", "gcc", "gxx", "libstdcxx-ng"}
+    | {"libcudnn", "nccl", "libcublas", "cuda-cudart", "libcufft", "cuda-cupti", "libcurand"}
+    | {"libcusolver", "libcusparse", "cusparselt", "libnvjitlink", "cuda-nvrtc"}
 )
 _OTHERS = frozenset(
     {"numpy", "pynvml", "nvidia-ml-py", "triton-windows", "typing-extensions", "filelock", "fsspec"}
@@ -309,6 +321,8 @@ _LIBRARIES = (
 _SETTING = (
     r"\d{1,9}(?:,\d{1,4})*|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
+    r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g\+\+-\d{1,2}"
+    r"|/opt/rh/gcc-toolset-\d{1,2}/root/usr/bin/g\+\+"
     r"|/usr|/opt/cuda|/usr/lib/cuda|/usr/local/cuda(?:-\d{1,2}(?:\.\d{1,2})?)?"
     r"|C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA\\v\d{1,2}\.\d{1,2}"
 )

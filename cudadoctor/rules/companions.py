@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from packaging.version import Version
 
+from cudadoctor.installers.requirement import COMPILED_HERE
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
-from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import (
     ERROR,
     INFO,
@@ -22,9 +21,11 @@ from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     by_hand,
+    c_compiler,
     install_companion,
     install_packages,
     install_torch,
+    python_headers,
 )
 from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
@@ -194,14 +195,27 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
                 sure=False,
                 severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
                 remedies=install_companion(m, kb, name)
-                or by_hand(
-                    "rebuild-extension",
-                    f"Install {name} again",
-                    f"Install {name} again for torch {torch.public}: a wheel that is made "
-                    "for it, or a build with --no-build-isolation --no-cache-dir.",
-                ),
+                or _without_release(name, package.version.partition("+")[0], torch),
             )
     return None
+
+
+def _without_release(name: str, version: str, torch: Version) -> Remedies:
+    """Of an extension that no release is known of for this torch: built anew, or taken out."""
+    if name in _BUILT_FROM_PYPI:
+        title = f"Build {name} {version} again for torch {torch.public}"
+        return install_packages("rebuild-extension", title, f"{name}=={version}", remove=(name,))
+    title = f"Remove {name}: no release for torch {torch.public} is known"
+    return install_packages("remove-extension", title, remove=(name,)) + by_hand(
+        "rebuild-extension",
+        f"Build {name} from source",
+        f"Build {name} for torch {torch.public} as its own page describes, with "
+        "--no-build-isolation --no-cache-dir; it needs nvcc of torch's CUDA major version.",
+    )
+
+
+_BUILT_FROM_PYPI = COMPILED_HERE - {"apex", "detectron2", "pytorch3d"}
+"""PyPI has their sources; what it has of those three is another project, or nothing."""
 
 
 def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> OptStr:
@@ -287,34 +301,5 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
         evidence=("build.headers" if compiler else "build.compiler.present",),
         values={"what": "Python.h is not installed" if compiler else "no C compiler is installed"},
         severity=WARNING if used else INFO,
-        remedies=_development(m, headers=compiler),
+        remedies=python_headers(m) if compiler else c_compiler(m),
     )
-
-
-def _development(m: Machine, *, headers: bool) -> Remedies:
-    """The distribution's package, by name where it is known."""
-    python = m.python.version
-    number = f"{python.major}.{python.minor}" if python else "3"
-    family = " ".join((m.platform.distro or "", *(m.platform.distro_like or ())))
-    # Of each family of distributions: Python's headers, and a C compiler with C++.
-    rows = table("rules/build_packages", tuple[tuple[str, str, str], ...])
-    with_headers, compiler = next(
-        (packages for words, *packages in rows if re.search(words, family)),
-        ("with the headers of this Python", "with a C and C++ compiler"),
-    )
-    name = with_headers.format(number, number.replace(".", "")) if headers else compiler
-    text = (
-        f"Install the package {name} with the system's package manager (it needs root), or ask "
-        "the administrator for it; in an image, add it where the image is built."
-    )
-    if headers and name == _WITH_PYTHON:
-        text = (
-            "The headers of this distribution's own Python are in its package python. For another "
-            "Python, make the environment with uv or conda, which bring them."
-        )
-    if headers:
-        return by_hand("python-headers", "Install the headers of this Python", text)
-    return by_hand("c-compiler", "Install a C compiler", text)
-
-
-_WITH_PYTHON = "python"

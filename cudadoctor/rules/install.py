@@ -25,8 +25,10 @@ from cudadoctor.plan.remedies import (
     install_packages,
     install_torch,
     reinstall_torch,
+    remove_system_torch,
     set_variables,
     unset_variables,
+    vc_runtime,
 )
 from cudadoctor.rules.evidence.libraries import META, Pin, import_fails, library_pins, need_import
 from cudadoctor.rules.evidence.signs import WORDS, error_with, variable
@@ -353,21 +355,36 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
             f"Give {first.path} another name, or start the program in another folder. `python -P` "
             "ignores the script's own folder.",
         )
-    named = variable(m, "PYTHONPATH").replace(";", ":").split(":")
-    if any(entry and first.path.startswith(entry.rstrip("/") + "/") for entry in named):
-        return unset_variables(m, "PYTHONPATH")
+    mark = ";" if m.platform.system == "Windows" else ":"
+    named = variable(m, "PYTHONPATH").split(mark)
+    if any(_holds(entry, first.path) for entry in named):
+        rest = [entry for entry in named if entry and not _holds(entry, first.path)]
+        if not rest:
+            return unset_variables(m, "PYTHONPATH")
+        title = (
+            f"Take {listed([entry for entry in named if _holds(entry, first.path)])} off PYTHONPATH"
+        )
+        return set_variables("trim-pythonpath", title, {"PYTHONPATH": mark.join(rest)})
     user = m.python.user_site
     if user and any(copy.path.startswith(user) for copy in copies):
         values = {"PYTHONNOUSERSITE": "1"}
         return set_variables("no-user-site", "Ignore the packages of the user site", values)
     if len({copy.path for copy in copies}) == 1:
         return reinstall_torch(m, kb) or install_torch(m, kb)
+    kept = m.python.site_packages or first.path
+    others = [copy.where or copy.path for copy in copies if not copy.path.startswith(kept)]
+    if others and all(folder.startswith("/usr/lib/python3/dist-packages") for folder in others):
+        return remove_system_torch()
     return by_hand(
         "remove-other-torch",
-        "Remove the other copies of torch",
-        f"Uninstall every copy but the one in {m.python.site_packages or first.path}, each with "
-        "the manager and the interpreter that installed it.",
+        "Keep only one copy of torch",
+        f"Keep the copy in {kept}. Uninstall the one in {listed(others)} with the Python it "
+        "belongs to, or take that folder off the path.",
     )
+
+
+def _holds(entry: str, path: str) -> bool:
+    return bool(entry) and path.startswith(entry.rstrip("/\\") + ("\\" if "\\" in entry else "/"))
 
 
 @rule(
@@ -375,7 +392,7 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
     title="pip on PATH installs for {pip}, not for {python}",
     severity=INFO,
 )
-def wrong_interpreter(m: Machine) -> Answer:
+def wrong_interpreter(m: Machine, kb: Knowledge) -> Answer:
     """Packages installed with this pip are not visible to the Python that was checked.
 
     Each Python has its own packages, and the pip program belongs to one of them. In a notebook,
@@ -396,20 +413,28 @@ def wrong_interpreter(m: Machine) -> Answer:
     if not pip or named or _folder(pip) in (_folder(python), *own):
         return None
     missed = m.look == "report" and m.torch.installed is False
-    from cudadoctor.installers.tool import interpreter
-
     return Found(
         evidence=("python.executable", "python.pip_python"),
         values={"pip": pip, "python": python},
         # A mere difference is a hint: it must not explain a torch that was never installed.
         confidence=LIKELY if missed else POSSIBLE,
         severity=ERROR if missed else INFO,
-        remedies=by_hand(
-            "use-own-pip",
-            "Call pip through the Python that runs",
-            f"Install with `{interpreter(acting(m))} -m pip install`.",
-        ),
+        remedies=(install_torch(m, kb) if missed else ()) + _own_pip(m),
     )
+
+
+def _own_pip(m: Machine) -> Remedies:
+    """pip of the Python that runs, by its path or after the environment is active."""
+    from cudadoctor.installers.tool import interpreter
+
+    m = acting(m)
+    kind, prefix = m.python.kind or "", m.python.prefix or ""
+    text = f"Use `{interpreter(m)} -m pip install` instead of `pip install`."
+    if prefix.startswith("/") and kind in ("venv", "uv", "poetry"):
+        text += f" Or activate the environment first: `source {prefix}/bin/activate`."
+    elif prefix.startswith("/") and kind.startswith("conda"):
+        text += f" Or activate the environment first: `conda activate {prefix}`."
+    return by_hand("use-own-pip", "Use the pip of this Python", text)
 
 
 def _folder(path: str) -> str:
@@ -446,17 +471,30 @@ def disk_full(m: Machine, kb: Knowledge) -> Answer:
         return None
     tight = temporary < wheel
     free, place = (temporary, "the temporary folder") if tight else (environment, "the environment")
-    values = {"TMPDIR": "/path/to/a/larger/disk"}
     return Found(
         evidence=("limits.tmp_free_bytes" if tight else "limits.env_free_bytes",),
         values={"free": _megabytes(free), "place": place, "wheel": _megabytes(wheel)},
-        remedies=set_variables("tmpdir", "Let pip unpack on a larger disk", values)
-        if tight
-        else by_hand(
-            "free-disk",
-            "Make room for torch",
-            "Free some room, or make the environment on a larger disk.",
-        ),
+        remedies=_room(m, temporary_only=tight and environment >= wheel, wheel=wheel),
+    )
+
+
+def _room(m: Machine, *, temporary_only: bool, wheel: int) -> Remedies:
+    """The environment's own disk for the temporary files, where that one has room."""
+    m = acting(m)
+    prefix = m.python.prefix or ""
+    if temporary_only and (prefix.startswith("/") or prefix[1:3] == ":\\"):
+        return set_variables(
+            "tmpdir", f"Let pip use {prefix} for its temporary files", {"TMPDIR": prefix}
+        )
+    need_free = f"Free {_megabytes(wheel)} or more there"
+    if temporary_only:
+        text = "Set TMPDIR to a folder on the environment's disk, which has room, and try again."
+        return by_hand("tmpdir", "Let pip use a larger disk for its temporary files", text)
+    return by_hand(
+        "free-disk",
+        "Free disk space for torch",
+        f"{need_free}, or make the environment on a larger disk: `df -h` shows them all. "
+        "`pip cache purge` and `conda clean --all` delete downloaded packages.",
     )
 
 
@@ -513,10 +551,5 @@ def windows_runtime_dll(m: Machine) -> Answer:
     return Found(
         evidence=(fact, "platform.system"),
         sure=False,
-        remedies=by_hand(
-            "vc-runtime",
-            "Install the Visual C++ redistributable",
-            "Install https://aka.ms/vs/17/release/vc_redist.x64.exe, then start a new shell.",
-            where="windows",
-        ),
+        remedies=vc_runtime(),
     )

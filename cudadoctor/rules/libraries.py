@@ -13,7 +13,13 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, OptStr, lookup
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.model.versions import version_of
-from cudadoctor.plan.remedies import by_hand, install_packages, reinstall_torch
+from cudadoctor.plan.remedies import (
+    install_packages,
+    newer_libstdcxx,
+    off_search_path,
+    reinstall_torch,
+    unset_variables,
+)
 from cudadoctor.rules.evidence.devices import refused
 from cudadoctor.rules.evidence.libraries import (
     META,
@@ -259,16 +265,17 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
 def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Answer:
     spoken, here = error_with(m, *words), error_with(m, *words, pasted=False)
     if here and not (m.libraries.mapped or m.libraries.predicted):
-        return _by_words(here, pattern)
+        return _by_words(m, here, pattern)
     if not applies(m):
         return None
     graded = [
         (rank, use) for use in foreign(m, pattern) if (rank := gravity(m, use, parts)) is not None
     ]
     if not graded:
-        return _by_words(here, pattern) if here and not m.libraries.missing else None
+        return _by_words(m, here, pattern) if here and not m.libraries.missing else None
     rank, worst = min(graded, key=lambda pair: pair[0])
     library = worst.use.library
+    order = compared(library.version, worst.own)
     if library.soname.startswith("libcudnn") and refused(version_of(library.version), m, kb):
         rank = ERROR
     return Found(
@@ -281,11 +288,15 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
         },
         sure=spoken or worst.use.proven,
         severity=ERROR if spoken else rank,
+        why=_NEWER if order == 1 and not spoken else None,
         remedies=way_out(m, kb, library),
     )
 
 
-def _by_words(spoken: str, pattern: str) -> Found:
+_NEWER = "A newer copy usually works, but this torch was not tested with it."
+
+
+def _by_words(m: Machine, spoken: str, pattern: str) -> Found:
     """The loader's own words prove it where the files are not known."""
     name = pattern.replace("\\.", "")
     return Found(
@@ -295,11 +306,7 @@ def _by_words(spoken: str, pattern: str) -> Found:
         title=None
         if name.isidentifier()
         else "torch loads a library from another CUDA installation",
-        remedies=by_hand(
-            "own-libraries",
-            "Let torch load its own libraries",
-            "Start the program with LD_LIBRARY_PATH and LD_PRELOAD unset.",
-        ),
+        remedies=unset_variables(m, "LD_LIBRARY_PATH", "LD_PRELOAD"),
     )
 
 
@@ -371,22 +378,16 @@ def libstdcxx_old(m: Machine) -> Answer:
         return None
     text = _words(m, spoken)
     named = re.search(r"(/[^\s:'\"]*libstdc\+\+[^\s:'\"]*)", text)
+    path = named[1] if named else "libstdc++.so.6"
     symbol = re.search(r"(?:GLIBCXX|CXXABI)_[\d.]*\d", text)
     return Found(
         evidence=(spoken,),
         values={
-            "path": named[1] if named else "libstdc++.so.6",
+            "path": path,
             "symbol": symbol[0] if symbol else "a newer GLIBCXX version",
         },
-        remedies=by_hand(
-            "newer-libstdcxx",
-            "Load a newer libstdc++",
-            (
-                "In a conda environment, run conda install -c conda-forge 'libstdcxx-ng>=13'; "
-                "otherwise "
-                "start the program without LD_LIBRARY_PATH, or use a newer system or image."
-            ),
-        ),
+        remedies=(off_search_path(m, path.rpartition("/")[0]) if "/" in path else ())
+        + newer_libstdcxx(m, path),
     )
 
 

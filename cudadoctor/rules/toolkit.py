@@ -10,7 +10,14 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import ERROR, INFO, WARNING, Remedies, Severity
 from cudadoctor.model.machine import Machine, OptStr, Strings, Toolkit
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, set_variables, unset_variables
+from cudadoctor.plan.remedies import (
+    c_compiler,
+    install_toolkit,
+    older_compiler,
+    set_arch_list,
+    set_variables,
+    unset_variables,
+)
 from cudadoctor.rules.evidence.libraries import applies
 from cudadoctor.solver.demand import capabilities_of
 
@@ -42,7 +49,7 @@ def toolkit_missing(m: Machine) -> Answer:
         evidence=("build.needed_by", "build.toolkits"),
         values={"package": needed[0]},
         severity=_gravity(m),
-        remedies=_install(m),
+        remedies=install_toolkit(m),
     )
 
 
@@ -75,7 +82,7 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
         evidence=("build.used", fact, "torch.cuda"),
         values={"toolkit": toolkit, "torch": cuda},
         severity=_gravity(m) if asked else INFO,
-        remedies=_install(m),
+        remedies=install_toolkit(m),
     )
 
 
@@ -161,11 +168,7 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
         if shown
         else "nvcc compiles the host part of CUDA code with g++, which is missing.",
         severity=_gravity(m),
-        remedies=by_hand(
-            "older-compiler",
-            "Give nvcc a compiler that it accepts",
-            f"Install {newest} and set NVCC_CCBIN to it.",
-        ),
+        remedies=older_compiler(m, limit) if shown else c_compiler(m),
     )
 
 
@@ -206,11 +209,14 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _without_the_list(m: Machine, kb: Knowledge) -> Remedies:
-    """Unset, torch compiles for the GPUs that it sees, where nvcc knows them."""
+    """The GPUs that are there, where nvcc knows them; unset, torch takes those that it sees."""
     taken = _taken(m)
     known = kb.nvcc_capabilities(taken[1].cuda) if taken and taken[1].cuda else None
-    if known and not set(capabilities_of(m, kb) or ()) <= set(known):
-        return _install(m)
+    present = capabilities_of(m, kb) or ()
+    if known and not set(present) <= set(known):
+        return install_toolkit(m)
+    if present:
+        return set_arch_list(present)
     return unset_variables(m, "TORCH_CUDA_ARCH_LIST")
 
 
@@ -272,16 +278,3 @@ def _same_major(toolkit: Toolkit, cuda: Version) -> bool:
 def _gravity(m: Machine) -> Severity:
     """What made the action of a report fail is an error; a local look only warns of it."""
     return ERROR if m.look == "report" and m.build.needed_by else WARNING
-
-
-def _install(m: Machine) -> Remedies:
-    cuda = m.torch.cuda
-    number = f"{cuda.major}.{cuda.minor}" if cuda else "of torch's version"
-    package = f"cuda-toolkit-{cuda.major}-{cuda.minor}" if cuda else "cuda-toolkit"
-    return by_hand(
-        "install-toolkit",
-        f"Install a CUDA {number} toolkit",
-        f"Install a CUDA {number} toolkit without its driver: the package {package} of "
-        "NVIDIA's repository, or in a conda environment conda install -c conda-forge "
-        f"cuda-nvcc cuda-cudart-dev cuda-version={number}, and set CUDA_HOME to it.",
-    )

@@ -221,7 +221,9 @@ def documents(number: int, seed: int, wrong: float = 0.15) -> Iterator[dict[str,
 DIALECTS: tuple[str | None, ...] = (None, "pip", "uv", "conda", "pixi", "docker")
 SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
 KINDS: tuple[str, ...] = tuple(registry.BY_KIND)
-HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io"}
+HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io"} | {
+    "developer.download.nvidia.com"
+}
 PROGRAMS = {
     *("$PYTHON", "python", "python3", "pip", "uv", "conda", "mamba", "micromamba", "pixi"),
     *("poetry", "pdm", "py", "apt-get", "dnf", "zypper", "pacman", "mhwd", "ubuntu-drivers"),
@@ -229,6 +231,7 @@ PROGRAMS = {
     *("mokutil", "kmodgenca", "update-initramfs", "dracut", "dracut-rebuild", "mkinitcpio"),
     *("ldconfig", "wsl.exe", "cudadoctor", "dmesg", "lspci", "nvcc", "env", "ls", "cat", "g++"),
     *("free", "df", "reboot", "tee", "usermod", "Restart-Computer"),
+    *("winget", "wget", "curl", "dpkg", "apk", "xbps-install", "emerge"),
 }
 MADE = re.compile(r"python3\.\d+|\.venv-torch[a-z0-9-]*(/bin/python|\\Scripts\\python\.exe)")
 WORD = re.compile(r"[A-Za-z0-9*.$-][\w.+:/=<>~!,*\\-]*|/[\w./-]+")
@@ -238,6 +241,7 @@ OPTIONS = {
     *("--index-url", "--index", "--extra-index-url", "--default-index", "--find-links", "--python"),
     *("--upgrade", "--force", "--refresh", "--shutdown", "--gpu-reset", "--import", "--gpgpu"),
     *("--no-build-isolation", "--no-cache-dir", "--manifest-path", "--allow-existing", "--version"),
+    *("-O", "-S", "-fsSLo", "--id", "--needed", "--gpg-auto-import-keys"),
     "--now",
 }
 URL = re.compile(r"[a-z+]+://([^/\s'\"\\]*)", re.I)
@@ -245,7 +249,7 @@ SET = re.compile(
     r"""(?:export |set -gx |\$env:)(?P<name>[A-Z_0-9]+)(?:=| = | )(?P<value>.*)|"""
     r"""unset \w+|set -e \w+|Remove-Item Env:\w+ -ErrorAction SilentlyContinue"""
 )
-VALUE = re.compile(r"'?[A-Za-z0-9_.,:/ \\-]*'?")
+VALUE = re.compile(r"'?[A-Za-z0-9_.,:/ +\\-]*'?")
 PREPARED = re.compile(r"PYTHON=.*|set -q PYTHON; or set PYTHON python3|if \(-not \$PYTHON\) .*|")
 
 
@@ -254,6 +258,8 @@ INSTALLS = {"install", "uninstall", "remove", "add", "-R", "-Syu"}
 REQUIRED = {"typing-extensions", "filelock", "fsspec", "jinja2", "mpmath", "networkx", "sympy"}
 SYSTEM = re.compile(
     r"(?:lib|xorg-x11-drv-|akmod-)?(?:nvidia|cuda)-[a-zG0-9-]*|(?:linux-headers|kernel-devel)-.*"
+    r"|python3(?:\.\d+|\d*)-(?:dev|devel|venv)|gcc\d+(?:-c)?|gcc-toolset-\d+-gcc-c"
+    r"|microsoft\.vcredist\.2015"
 )
 
 

@@ -16,6 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import Remedies
+    from cudadoctor.plan.remedies.development import (
+        c_compiler,
+        install_toolkit,
+        newer_libstdcxx,
+        older_compiler,
+        python_headers,
+        remove_conda_library,
+        remove_system_torch,
+        set_arch_list,
+        vc_runtime,
+    )
     from cudadoctor.plan.remedies.driver import (
         fabric_manager,
         forward_compat,
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "by_hand",
+    "c_compiler",
     "container_option",
     "device_groups",
     "fabric_manager",
@@ -59,20 +71,28 @@ __all__ = [
     "install_driver",
     "install_packages",
     "install_python",
+    "install_toolkit",
     "install_torch",
     "jetson_torch",
     "leave_out",
     "load_driver",
+    "newer_libstdcxx",
     "off_search_path",
+    "older_compiler",
     "open_modules",
     "proprietary_modules",
+    "python_headers",
     "reboot",
     "reinstall_torch",
     "reload_uvm",
+    "remove_conda_library",
+    "remove_system_torch",
     "reset_gpu",
+    "set_arch_list",
     "set_variables",
     "unset_variables",
     "upgrade_driver",
+    "vc_runtime",
     "wsl_driver",
 ]
 
@@ -89,7 +109,8 @@ if not TYPE_CHECKING:
 
             from cudadoctor.model.trust import Foreign, acting
 
-            homes = (import_module(f"{__name__}.{home}") for home in ("process", "driver", "torch"))
+            names = ("process", "driver", "torch", "development")
+            homes = (import_module(f"{__name__}.{home}") for home in names)
             remedy = next(getattr(home, name) for home in homes if hasattr(home, name))
             given = (acting(value) if isinstance(value, Foreign) else value for value in args)
             return remedy(*given, **options)

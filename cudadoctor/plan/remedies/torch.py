@@ -85,8 +85,17 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
             find_links=next(filter(None, (fate.find_links for fate in fates.values())), None),
             size=size_of(build, kb),
         ),
+        variables=_temporary(build, m),
         note=joined(*caveats(build, m, kb, lost), *(fate.note for fate in fates.values())),
     )
+
+
+def _temporary(build: TorchBuild, m: Machine) -> dict[str, OptStr]:
+    """Where pip unpacks, if the usual place is too small and the environment's disk is not."""
+    wheel, prefix, limits = build.download_bytes or 0, m.python.prefix or "", m.limits
+    free = limits.tmp_free_bytes
+    tight = free is not None and free < wheel <= (limits.env_free_bytes or 0)
+    return {"TMPDIR": prefix} if tight and prefix.startswith("/") and m.python.pip else {}
 
 
 def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:

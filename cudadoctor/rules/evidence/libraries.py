@@ -17,7 +17,12 @@ from cudadoctor.model.machine import Library, Machine, OptInt, OptStr, OptVersio
 from cudadoctor.model.requirements import Asked, admits, cut, marker_holds, marker_variables
 from cudadoctor.model.rule import need
 from cudadoctor.model.versions import version_of
-from cudadoctor.plan.remedies import by_hand, off_search_path, reinstall_torch, unset_variables
+from cudadoctor.plan.remedies import (
+    off_search_path,
+    reinstall_torch,
+    remove_conda_library,
+    unset_variables,
+)
 from cudadoctor.rules.evidence.signs import cuda_works, variable
 from cudadoctor.solver.demand import platform_of
 
@@ -230,10 +235,5 @@ def way_out(m: Machine, kb: Knowledge, library: Library) -> Remedies:
     if "LD_LIBRARY_PATH" in (library.how, *predicted):
         return unset_variables(m, "LD_LIBRARY_PATH")
     if library.owner == "conda":
-        return by_hand(
-            "remove-conda-library",
-            f"Take {library.soname} of conda out",
-            f"The conda package that owns {library.path} and torch's wheels do not belong into "
-            "one environment: remove the package with conda, or make a new environment.",
-        )
+        return remove_conda_library(m, library)
     return reinstall_torch(m, kb)

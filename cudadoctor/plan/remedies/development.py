@@ -1,0 +1,296 @@
+"""Remedies that bring what compiles: a CUDA toolkit, a compiler, Python's headers, a C++ runtime.
+
+System packages by the distribution's own manager; in a conda environment by conda, without root.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from cudadoctor.installers import conda
+from cudadoctor.installers.tool import manager
+from cudadoctor.knowledge.tables import table
+from cudadoctor.model.findings import Remedies, Remedy, Risk
+from cudadoctor.model.machine import Library, Machine, OptInt, OptStr, Strings, Versions
+from cudadoctor.model.versions import version_of
+from cudadoctor.plan.remedies.process import by_hand, family_of, major_of, set_variables
+
+_NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
+_ARCHIVE = "https://developer.nvidia.com/cuda-toolkit-archive"
+_KEYRING = "/tmp/cuda-keyring.deb"
+_FORGE_FROM = 12
+"""From this CUDA on conda-forge has the toolkit; older ones lie on NVIDIA's channel."""
+_HEADERS_OF_OWN = {("rhel", 8): "3.6", ("rhel", 9): "3.9", ("rhel", 10): "3.12"}
+"""The distribution's own Python, whose headers bear no minor version in their package's name."""
+_IMAGE = (
+    "This lasts as long as the container: to keep it, add the same packages to the image's "
+    "Dockerfile."
+)
+_BATCH = ("slurm", "lsf", "pbs")
+
+
+class Packages(NamedTuple):
+    """What a distribution calls them. older: g++ of one major version; install: the command."""
+
+    headers: str
+    compiler: str
+    older: str
+    install: str
+
+
+def packages_of(m: Machine) -> Packages | None:
+    """By the family of the distribution; None for one that is not known."""
+    family = " ".join((m.platform.distro or "", *(m.platform.distro_like or ())))
+    rows = table("rules/build_packages", tuple[tuple[str, str, str, str, str], ...])
+    found = (Packages(*names) for words, *names in rows if re.search(words, family))
+    return next(found, None)
+
+
+def _install(m: Machine, *names: str) -> tuple[Strings, ...]:
+    """The commands of the distribution's own manager; () where that is not known."""
+    packages = packages_of(m)
+    if packages is None:
+        return ()
+    refresh = (("apt-get", "update"),) if packages.install.startswith("apt-get") else ()
+    return (*refresh, (*packages.install.split(), *names))
+
+
+def _as_root(
+    m: Machine,
+    id: str,  # noqa: A002
+    title: str,
+    commands: tuple[Strings, ...],
+    variables: dict[str, OptStr] | None = None,
+) -> Remedies:
+    """Packages of the system: on a cluster they are its administrator's."""
+    batch = m.container.scheduler in _BATCH and not m.container.kind
+    return (
+        Remedy(
+            id=id,
+            title=title,
+            where="admin" if batch else "here",
+            commands=commands,
+            needs_root=True,
+            variables=variables or {},
+            note=_IMAGE if m.container.kind else None,
+        ),
+    )
+
+
+def _conda(m: Machine, verb: str, *words: str, prefix: OptStr = None) -> Strings:
+    """A command of conda's for an environment, by default the examined one."""
+    prefix = prefix or m.python.prefix
+    where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
+    return (manager(m, *conda.PROGRAMS) or "conda", verb, "-y", *where, *words)
+
+
+def _is_conda(m: Machine) -> bool:
+    return (m.python.kind or "").startswith("conda")
+
+
+def _home(m: Machine) -> dict[str, OptStr]:
+    """CUDA_HOME for a toolkit in the conda environment; {} where its folder is not known."""
+    prefix = m.python.prefix
+    return {} if not prefix or prefix.startswith(("~", "<")) else {"CUDA_HOME": prefix}
+
+
+# --- the CUDA toolkit ----------------------------------------------------------------------------
+
+
+def install_toolkit(m: Machine) -> Remedies:
+    """A toolkit of torch's CUDA, without a driver."""
+    cuda = m.torch.cuda or Version("12.8")
+    number = f"{cuda.major}.{cuda.minor}"
+    step = partial(Remedy, id="install-toolkit", risk=Risk.ENVIRONMENT)
+    if _is_conda(m):
+        channel = "conda-forge" if cuda.major >= _FORGE_FROM else f"nvidia/label/cuda-{number}.0"
+        command = _conda(m, "install", "-c", channel, f"cuda-toolkit={number}")
+        title = f"Install the CUDA {number} toolkit in the conda environment"
+        return (step(title=title, commands=(command,), variables=_home(m), tool="conda"),)
+    if m.platform.jetson:
+        return _toolkit(m, cuda, ())
+    arch = "x86_64" if m.platform.machine in (None, "x86_64", "amd64") else "sbsa"
+    if found := _repository(m, cuda):
+        name, minor = found
+        return _toolkit(m, minor, _added(name, arch))
+    if family_of(m) == "arch" and cuda.major >= 13:
+        commands = _install(m, "cuda")
+        title = f"Install the CUDA {cuda.major} toolkit"
+        return _as_root(m, "install-toolkit", title, commands, {"CUDA_HOME": "/opt/cuda"})
+    text = f"Download CUDA {number} from {_ARCHIVE} and install the toolkit without the driver."
+    if m.platform.system == "Windows":
+        text += " In the installer, choose Custom and clear the driver."
+    return by_hand("install-toolkit", f"Install the CUDA {number} toolkit", text)
+
+
+def _toolkit(m: Machine, cuda: Version, before: tuple[Strings, ...]) -> Remedies:
+    number = f"{cuda.major}.{cuda.minor}"
+    commands = (*before, *_install(m, f"cuda-toolkit-{cuda.major}-{cuda.minor}"))
+    home: dict[str, OptStr] = {"CUDA_HOME": f"/usr/local/cuda-{number}"}
+    title = f"Install the CUDA {number} toolkit"
+    return _as_root(m, "install-toolkit", title, commands, home)
+
+
+def _repository(m: Machine, cuda: Version) -> tuple[str, Version] | None:
+    """NVIDIA's repository for this distribution, and the nearest CUDA that it has of that major."""
+    if m.platform.wsl and family_of(m) == "ubuntu":
+        return "wsl-ubuntu", cuda
+    version, major = m.platform.distro_version or "", str(major_of(m))
+    rows = table("rules/cuda_repositories", tuple[tuple[str, str, str, str, str], ...])
+    for distros, release, name, first, last in rows:
+        if m.platform.distro in distros.split("|") and release in (version, major):
+            nearest = max(cuda, Version(first))
+            nearest = min(nearest, Version(last)) if last else nearest
+            return (name, nearest) if nearest.major == cuda.major else None
+    return None
+
+
+def _added(name: str, arch: str) -> tuple[Strings, ...]:
+    """The commands that add NVIDIA's repository."""
+    folder = f"{_NVIDIA}/{name}/{arch}"
+    if name.startswith(("ubuntu", "debian", "wsl")):
+        fetched = ("wget", "-O", _KEYRING, f"{folder}/cuda-keyring_1.1-1_all.deb")
+        return (fetched, ("dpkg", "-i", _KEYRING))
+    file = f"{folder}/cuda-{name}.repo"
+    if name.startswith(("opensuse", "sles")):
+        return (("zypper", "addrepo", file), ("zypper", "--gpg-auto-import-keys", "refresh"))
+    # Written as a file: dnf 4 and dnf 5 have different words for it.
+    return (("curl", "-fsSLo", f"/etc/yum.repos.d/cuda-{name}.repo", file),)
+
+
+# --- compilers and headers ------------------------------------------------------------------------
+
+
+def c_compiler(m: Machine) -> Remedies:
+    """The distribution's C and C++ compiler."""
+    title = "Install a C and C++ compiler"
+    if _is_conda(m) and m.platform.system == "Linux":
+        command = _conda(m, "install", "-c", "conda-forge", "gcc", "gxx")
+        return (Remedy(id="c-compiler", title=title, risk=Risk.ENVIRONMENT, commands=(command,)),)
+    packages = packages_of(m)
+    if packages is None:
+        text = "Install gcc and g++ with the package manager of this distribution."
+        return by_hand("c-compiler", title, text)
+    return _as_root(m, "c-compiler", title, _install(m, packages.compiler))
+
+
+def python_headers(m: Machine) -> Remedies:
+    """Python.h of the examined Python."""
+    title, packages, python = "Install the headers of this Python", packages_of(m), m.python.version
+    number = f"{python.major}.{python.minor}" if python else "3"
+    if packages is None:
+        text = f"Install the development files of Python {number} of this distribution."
+        return by_hand("python-headers", title, text)
+    if packages.headers == "python":
+        text = (
+            "The headers of this distribution's own Python are in its package python. For another "
+            "Python, make the environment with uv or conda, which bring them."
+        )
+        return by_hand("python-headers", title, text)
+    own = _HEADERS_OF_OWN.get((family_of(m), major_of(m) or 0)) == number
+    name = packages.headers.format("3" if own else number, number.replace(".", ""))
+    return _as_root(m, "python-headers", title, _install(m, name))
+
+
+def older_compiler(m: Machine, limit: OptInt) -> Remedies:
+    """The newest g++ that nvcc accepts, beside the present one."""
+    if limit is None:
+        return c_compiler(m)
+    major, packages = limit, packages_of(m)
+    title = f"Install g++ {major} and point nvcc to it"
+    step = partial(Remedy, id="older-compiler", title=title)
+    if _is_conda(m):
+        command = _conda(m, "install", "-c", "conda-forge", f"gcc={major}", f"gxx={major}")
+        home = _home(m).get("CUDA_HOME")
+        own: dict[str, OptStr] = {"NVCC_CCBIN": f"{home}/bin/g++"} if home else {}
+        return (step(risk=Risk.ENVIRONMENT, commands=(command,), variables=own, tool="conda"),)
+    if packages is None or not packages.older:
+        text = f"Install g++ {major} and set NVCC_CCBIN to its path."
+        return by_hand("older-compiler", title, text)
+    toolset = packages.older.startswith("gcc-toolset")
+    path = f"/opt/rh/gcc-toolset-{major}/root/usr/bin/g++" if toolset else f"/usr/bin/g++-{major}"
+    commands = _install(m, packages.older.format(major))
+    return _as_root(m, "older-compiler", title, commands, {"NVCC_CCBIN": path})
+
+
+# --- run-time libraries ---------------------------------------------------------------------------
+
+
+def vc_runtime() -> Remedies:
+    """Microsoft's C++ runtime."""
+    return (
+        Remedy(
+            id="vc-runtime",
+            title="Install the Visual C++ redistributable",
+            commands=(("winget", "install", "--id", "Microsoft.VCRedist.2015+.x64"),),
+            tool="winget",
+            note="Windows asks for permission. Open a new terminal afterwards. Without winget: "
+            "https://aka.ms/vs/17/release/vc_redist.x64.exe",
+        ),
+    )
+
+
+_IN_CONDA = re.compile(r".*?/[^/]*(?:conda|forge|mamba)[^/]*(?:/envs/[^/]+)?(?=/lib/)")
+
+
+def newer_libstdcxx(m: Machine, path: str) -> Remedies:
+    """A libstdc++ as new as the libraries that ask for it. path: the old one."""
+    title = "Install a newer libstdc++ in the conda environment"
+    owner = None if m.redacted else _IN_CONDA.match(path)
+    if owner or _is_conda(m):
+        words = ("-c", "conda-forge", "libstdcxx-ng>=13")
+        command = _conda(m, "install", *words, prefix=owner and owner[0])
+        step = Remedy(id="newer-libstdcxx", title=title, risk=Risk.ENVIRONMENT, commands=(command,))
+        return (step,)
+    return by_hand(
+        "newer-libstdcxx",
+        "Use a newer libstdc++",
+        "Move to a newer release of this distribution or to a newer container image, or make a "
+        "conda environment, which brings its own libstdc++.",
+        note="Copying libstdc++.so.6 over the system's breaks other programs.",
+    )
+
+
+_LIBCUDNN_FROM = Version("9.10")
+"""From this release on conda-forge's package of the library is named libcudnn."""
+
+
+def remove_conda_library(m: Machine, library: Library) -> Remedies:
+    """conda's copy of a library that torch's wheels bring themselves."""
+    title, version = f"Remove conda's {library.soname}", version_of(library.version)
+    names = table("rules/conda_libraries", dict[str, str])
+    name = next((names[start] for start in names if library.soname.startswith(start)), None)
+    if name == "cudnn" and version and version >= _LIBCUDNN_FROM:
+        name = "libcudnn"
+    if name is None:
+        text = f"`conda list` names the package that owns {library.path}: remove it with conda."
+        return by_hand("remove-conda-library", title, text)
+    folder = None if m.redacted else library.path.partition("/lib/")[0]
+    command = _conda(m, "remove", name, prefix=folder)
+    note = "conda also removes its packages that need it; torch's wheels do not."
+    step = partial(Remedy, id="remove-conda-library", title=title, risk=Risk.ENVIRONMENT)
+    return (step(commands=(command,), tool="conda", note=note),)
+
+
+def remove_system_torch() -> Remedies:
+    """Debian's own torch, which every environment with the system's packages sees."""
+    return (
+        Remedy(
+            id="remove-other-torch",
+            title="Remove the distribution's torch",
+            commands=(("apt-get", "remove", "python3-torch"),),
+            needs_root=True,
+            note="Your environment's own torch stays. apt lists what it would remove, and asks.",
+        ),
+    )
+
+
+def set_arch_list(capabilities: Versions) -> Remedies:
+    """TORCH_CUDA_ARCH_LIST for exactly these GPUs."""
+    value = " ".join(map(str, sorted(set(capabilities))))
+    title = f"Set TORCH_CUDA_ARCH_LIST to {value}"
+    return set_variables("set-torch-cuda-arch-list", title, {"TORCH_CUDA_ARCH_LIST": value})
