@@ -373,9 +373,8 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
         return reinstall_torch(m, kb) or install_torch(m, kb)
     kept = m.python.site_packages or first.path
     others = [copy.where or copy.path for copy in copies if not copy.path.startswith(kept)]
-    if others and all(folder.startswith("/usr/lib/python3/dist-packages") for folder in others):
-        return remove_system_torch()
-    return by_hand(
+    systems = all(folder.startswith("/usr/lib/python3/dist-packages") for folder in others)
+    return (remove_system_torch(m) if others and systems else ()) or by_hand(
         "remove-other-torch",
         "Keep only one copy of torch",
         f"Keep the copy in {kept}. Uninstall the one in {listed(others)} with the Python it "

@@ -47,7 +47,7 @@ NEVER = (
         r"(apt-get|dnf|zypper|pacman) .*\b((nvidia-)?cuda-toolkit|libcudnn\d|cudnn\d?-cuda)\b",
         "not needed",
     ),
-    (r"\b(purge|autoremove)\b", "takes the display along"),
+    (r"(?<!cache )\b(purge|autoremove)\b", "takes the display along"),
     (r"NVIDIA-Linux\S*\.run|sh \S+\.run", "over distribution packages"),
     (r"chmod|0666", "opens the device to everybody"),
     (r"(?i)(turn|switch)\w* off (secure boot|ecc|selinux)|disable-validation|setenforce", "safety"),
@@ -61,6 +61,15 @@ NEVER = (
     (r"torch --upgrade|--upgrade torch", "takes a CUDA that the driver may not run"),
     (r"\b(please|simply|just)\b", "tone"),
 )
+
+MEANT = {"install-toolkit": "cuda-toolkit", "set-torch-cuda-arch-list": "TORCH_CUDA_ARCH_LIST"}
+"""Remedies that are for what compiles code: what must never cure a torch is right there."""
+
+
+def never(remedy_id: str) -> Iterator[tuple[str, str]]:
+    """The patterns that must not stand in that remedy, and why."""
+    meant = MEANT.get(remedy_id)
+    return (row for row in NEVER if not (meant and meant in row[0]))
 
 
 @cache

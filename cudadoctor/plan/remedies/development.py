@@ -17,7 +17,7 @@ from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import Remedies, Remedy, Risk
 from cudadoctor.model.machine import Library, Machine, OptInt, OptStr, Strings, Versions
 from cudadoctor.model.versions import version_of
-from cudadoctor.plan.remedies.process import by_hand, family_of, major_of, set_variables
+from cudadoctor.plan.remedies.process import by_hand, family_of, keeper_of, major_of, set_variables
 
 _NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 _ARCHIVE = "https://developer.nvidia.com/cuda-toolkit-archive"
@@ -30,7 +30,8 @@ _IMAGE = (
     "This lasts as long as the container: to keep it, add the same packages to the image's "
     "Dockerfile."
 )
-_BATCH = ("slurm", "lsf", "pbs")
+_YUM_ONLY = 2
+"""Amazon Linux 2 has no dnf, and a C library that no current torch runs with."""
 
 
 class Packages(NamedTuple):
@@ -46,6 +47,8 @@ def packages_of(m: Machine) -> Packages | None:
     """By the family of the distribution; None for one that is not known."""
     family = " ".join((m.platform.distro or "", *(m.platform.distro_like or ())))
     rows = table("rules/build_packages", tuple[tuple[str, str, str, str, str], ...])
+    if m.platform.distro == "amzn" and major_of(m) == _YUM_ONLY:
+        return None
     found = (Packages(*names) for words, *names in rows if re.search(words, family))
     return next(found, None)
 
@@ -67,12 +70,12 @@ def _as_root(
     variables: dict[str, OptStr] | None = None,
 ) -> Remedies:
     """Packages of the system: on a cluster they are its administrator's."""
-    batch = m.container.scheduler in _BATCH and not m.container.kind
+    admin = keeper_of(m) == "admin"
     return (
         Remedy(
             id=id,
             title=title,
-            where="admin" if batch else "here",
+            where="admin" if admin else "here",
             commands=commands,
             needs_root=True,
             variables=variables or {},
@@ -276,8 +279,11 @@ def remove_conda_library(m: Machine, library: Library) -> Remedies:
     return (step(commands=(command,), tool="conda", note=note),)
 
 
-def remove_system_torch() -> Remedies:
+def remove_system_torch(m: Machine) -> Remedies:
     """Debian's own torch, which every environment with the system's packages sees."""
+    packages = packages_of(m)
+    if packages is None or not packages.install.startswith("apt-get") or keeper_of(m) == "admin":
+        return ()
     return (
         Remedy(
             id="remove-other-torch",
