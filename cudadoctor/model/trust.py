@@ -255,7 +255,7 @@ _KERNEL = rf"\d{{1,2}}\.\d{{1,3}}(?:\.\d{{1,3}})?(?:[-.+~_](?:\d{{1,6}}|{_FLAVOU
 _PARTS = (
     "nvidia|libnvidia|cuda|driver|drivers|server|open|compute|utils|dkms|kmp|default|preempt|azure"
     "|signed|akmod|kmod|xorg|x11|xserver|drv|video|firmware|kernel|source|common|modprobe|legacy"
-    "|settings|persistenced|gl|cfg1|decode|encode|extra|fbc1|ifr1|headless|no|latest|gfx|tesla|libs"
+    "|settings|persistenced|toolkit|gl|cfg1|decode|encode|extra|fbc1|ifr1|headless|no|latest|gfx|tesla|libs"
     "|current|alternative|linux|lts|headers|proxmox|cloud|generic|amd64|arm64|python3|venv|smi|devel"
     "|fabricmanager|fabric|manager"
 )
