@@ -115,6 +115,7 @@ def _rendered(judged: Judged, options: Options, wishes: Wishes) -> str:
 
         return json_v1.dumps(json_v1.report(pipeline.report(judged, full=options.full))) + "\n"
     from cudadoctor import __version__, knowledge
+    from cudadoctor.cli.speech import current
     from cudadoctor.render.script import script
 
     return script(
@@ -124,6 +125,7 @@ def _rendered(judged: Judged, options: Options, wishes: Wishes) -> str:
         shell=wishes.shell,
         version=__version__,
         knowledge=knowledge.load().date,
+        say=current(),
     )
 
 

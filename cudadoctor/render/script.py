@@ -1,7 +1,8 @@
 """The plan as a script for a shell: what `fix --print` writes.
 
-Only what the user may do in their own environment stands there as commands. Alternatives, and
-whatever needs root, a reboot or another machine, are comments.
+What the user may do in their own environment stands there as commands. Steps for root stand last,
+commented out between two marker lines, and the script prints them at its end with all else that
+it leaves to the user. It exits with 1 where anything is left, with 0 where all is done.
 """
 
 import textwrap
@@ -9,23 +10,28 @@ from collections.abc import Iterator
 
 from cudadoctor.installers.registry import BY_NAME
 from cudadoctor.installers.tool import BESIDE, interpreter, within
-from cudadoctor.model.findings import Diagnosis, Edit, Plan, Step
+from cudadoctor.locale.language import Language
+from cudadoctor.model.findings import Diagnosis, Plan, Step
 from cudadoctor.model.machine import Machine, OptStr
 from cudadoctor.model.trust import acting, typed
 from cudadoctor.render import inert
 from cudadoctor.render.shells import (
     HERE,
-    Shell,
     ShellName,
     command_line,
     comment,
+    edits_by_hand,
+    elevation,
+    has_lines,
     kept_by_conda,
     shell_of,
+    written_edits,
 )
 from cudadoctor.render.summary import cost_of, is_runnable, makes_anew, manual_of
 
 WIDTH = 96
-_SHELL = "No script can change the shell that starts it, so type this there too:"
+BEGIN, END = ">>> cudadoctor: steps for root >>>", "<<< cudadoctor: steps for root <<<"
+"""Mark the block of commented commands."""
 
 
 def script(
@@ -36,106 +42,170 @@ def script(
     shell: ShellName = "bash",
     version: str,
     knowledge: str,
+    say: Language | None = None,
 ) -> str:
     """The whole script. version: the doctor's; knowledge: the date of its tables."""
-    words = shell_of(shell)
+    written = _Script(plan, acting(machine), shell, say or Language({}))
     lines = ["#!/bin/sh"] if shell == "bash" else []
-    lines += _header(machine, diagnosis, version, knowledge)
-    machine = acting(machine)
-    if not plan.steps:
-        lines += ["", *_text(_without_steps(diagnosis, machine))]
-        return "\n".join(lines) + "\n"
-    groups = _groups(plan)
-    body = []
-    for number, steps in enumerate(groups, 1):
-        body.append("")
-        for step in steps:
-            first = step is steps[0]
-            here = first and step.where == "here"
-            kept = kept_by_conda(machine, step.variables, shell) if here else ()
-            body += _text(f"{f'{number}. ' if first else 'or: '}{step.title} [{cost_of(step)}]")
-            body += _about(step, kept)
-            body += (_run if first and is_runnable(step) else _as_comments)(step, words)
-    apart = any(is_runnable(steps[0]) and steps[0].commands for steps in groups)
-    commands = "\n".join(line for line in body if not line.startswith("#"))
-    lines += [*words.start(commands, apart=apart), *body, "", *_afterwards(plan, machine, words)]
+    lines += written.header(machine, diagnosis, version, knowledge)
+    lines += written.steps() if plan.steps else written.without_steps(diagnosis)
     return "\n".join(lines) + "\n"
 
 
-def _without_steps(diagnosis: Diagnosis, machine: Machine) -> str:
-    """Why there is no step; nothing to do is said only where nothing is wrong."""
-    if diagnosis.verdict == "undecided":
-        command = diagnosis.next_command
-        asked = f" The next command to run is: {command_line(command, machine)}" if command else ""
-        return f"The facts do not suffice for a repair.{asked}"
-    if diagnosis.primary is not None:
-        return f"No step is known that cures {diagnosis.primary}."
-    return "Nothing to do."
+class _Script:
+    """The parts of one script."""
 
+    def __init__(self, plan: Plan, machine: Machine, shell: ShellName, say: Language) -> None:
+        self.plan, self.machine, self.name, self.say = plan, machine, shell, say
+        self.words = shell_of(shell)
 
-def _header(machine: Machine, diagnosis: Diagnosis, version: str, knowledge: str) -> Iterator[str]:
-    yield comment(f"cudadoctor {version}, knowledge of {knowledge}")
-    if machine.python.executable:
-        yield comment(f"examined: {machine.python.executable}")
-    for finding in diagnosis.roots:
+    def header(
+        self, machine: Machine, diagnosis: Diagnosis, version: str, knowledge: str
+    ) -> Iterator[str]:
+        """What is wrong, and how old the knowledge is."""
+        say = self.say
+        yield comment(f"cudadoctor {version}, {say('knowledge of')} {knowledge}")
+        if machine.python.executable:
+            yield comment(f"{say('examined')}: {machine.python.executable}")
+        for finding in diagnosis.roots:
+            yield "#"
+            yield from _text(f"{say(finding.severity.label)}: {finding.title}", hang=4)
+            yield from _text(finding.why, 2)
         yield "#"
-        yield from _text(f"{finding.severity.label}: {finding.title} ({finding.cause})", hang=4)
-        yield from _text(finding.why, 2)
-    yield "#"
+
+    def without_steps(self, diagnosis: Diagnosis) -> Iterator[str]:
+        """Why there is no step; nothing to do is said only where nothing is wrong."""
+        say, command = self.say, diagnosis.next_command
+        yield ""
+        if diagnosis.verdict == "undecided":
+            yield from _text(say("There is not enough information for a fix."))
+            if command:
+                yield from _text(say("Run this first, then cudadoctor again:"))
+                yield comment(command_line(command, self.machine), 3)
+            yield "exit 1"
+        elif diagnosis.primary is not None:
+            text = say("No fix is known for {cause}: see cudadoctor explain {cause}")
+            yield from _text(text.format(cause=diagnosis.primary))
+            yield "exit 1"
+        else:
+            yield from _text(say("There is nothing to fix."))
+
+    def steps(self) -> Iterator[str]:
+        """The commands of the user; then those of root, commented; then what is left to do."""
+        groups: dict[str, list[Step]] = {}
+        for step in self.plan.steps:
+            groups.setdefault(step.group, []).append(step)
+        # What is run (or else preferred) comes first.
+        ordered = [
+            sorted(steps, key=lambda step: not is_runnable(step)) for steps in groups.values()
+        ]
+        root = [steps for steps in ordered if _is_for_root(steps[0])]
+        body: list[str] = []
+        block: list[str] = []
+        for number, steps in enumerate((*(own for own in ordered if own not in root), *root), 1):
+            (block if steps in root else body).extend(["", *self._group(number, steps)])
+        apart = any(is_runnable(steps[0]) and steps[0].commands for steps in ordered)
+        commands = "\n".join(line for line in body if not line.startswith("#"))
+        yield from self.words.start(commands, apart=apart)
+        yield from body
+        if block:
+            yield from ("", comment(BEGIN), *(f"# {line}".rstrip() for line in block[1:]))
+            yield comment(END)
+        yield from ("", *self._afterwards())
+        left = [steps[0] for steps in ordered if not is_runnable(steps[0]) and steps not in root]
+        if block or left:
+            yield from ("", *self.words.printed(tuple(self._remains(block, left))), "exit 1")
+
+    def _group(self, number: int, steps: list[Step]) -> Iterator[str]:
+        """The first step of a group as it can be run, its alternatives as comments."""
+        say = self.say
+        for step in steps:
+            first = step is steps[0]
+            head = f"{number}." if first else f"{say('Or')}:"
+            yield from _text(f"{head} {say.spoken(step.title)} ({say(cost_of(step))})")
+            yield from self._about(step, first=first)
+            if first and is_runnable(step):
+                yield from self._run(step)
+            elif first and _is_for_root(step):
+                yield from self._lines(step)
+            else:
+                yield from (comment(line, 5) for line in self._lines(step))
+
+    def _about(self, step: Step, *, first: bool) -> Iterator[str]:
+        say, build = self.say, self.plan.build
+        reasons = build.why[:2] if build and step.packages and first else ()
+        for text in (*reasons, manual_of(step), step.note, step.resolution):
+            if text:
+                yield from _text(say.spoken(text), 3)
+        here = first and step.where == "here"
+        kept = kept_by_conda(self.machine, step.variables, self.name) if here else ()
+        for edit in (*edits_by_hand(step), *kept):
+            yield comment(say("In {file}:", file=edit.file), 3)
+            yield from (comment(line, 5) for line in edit.what.splitlines())
+
+    def _run(self, step: Step) -> Iterator[str]:
+        if step.variables:
+            yield from _text(self.say("Type this in your own shell too: a script cannot:"), 3)
+        for name, value in step.variables.items():
+            yield self.words.variable(name, value)
+        for argv in step.commands:
+            # The command runs in another folder than the script was started in.
+            yield self.words.command(
+                typed(*(f"{HERE}{word}" if word.startswith(BESIDE) else word for word in argv))
+            )
+
+    def _lines(self, step: Step) -> Iterator[str]:
+        """A step that the script does not take, as it is to be typed."""
+        words, root = self.words, elevation(step, self.machine, self.words)
+        for name, value in step.variables.items():
+            yield words.variable(name, value)
+        for edit in written_edits(step):
+            yield from words.file(edit, root)
+        for argv in step.commands:
+            yield root + words.shown(argv)
+        if step.reboot and has_lines(step) and not any("reboot" in argv for argv in step.commands):
+            yield root + words.restart
+
+    def _remains(self, block: list[str], left: list[Step]) -> Iterator[str]:
+        """What the script leaves to do, as it prints it."""
+        say = self.say
+        if block:
+            yield say("These steps need root. Run them yourself:")
+            yield from block[1:]
+        for step in left:
+            yield from [""] * bool(block or step is not left[0])
+            yield f"{say.spoken(step.title)} ({say(cost_of(step))}):"
+            lines = list(self._lines(step))
+            if step.manual:
+                yield f"  {say.spoken(step.manual)}"
+            for edit in edits_by_hand(step):
+                yield f"  {say('In {file}:', file=edit.file)}"
+                yield from (f"    {line}" for line in edit.what.splitlines())
+            yield from (f"  {line}" for line in lines)
+
+    def _afterwards(self) -> Iterator[str]:
+        machine, words, say = self.machine, self.words, self.say
+        own = interpreter(machine)
+        tools = (BY_NAME.get(step.tool or "") for step in self.plan.steps)
+        changed = {tool.changed(machine) for tool in tools if tool}
+        python = _made_anew(self.plan, machine) or next(iter(changed - {own}), own)
+        if python is None:
+            yield comment(say("Then check again, in a container of that image:"))
+            yield comment(words.shown(typed("cudadoctor", "check")), 3)
+            return
+        yield comment(say("Then check again:"))
+        yield comment(words.shown(typed("cudadoctor", "check", "--python", python)), 3)
 
 
-def _groups(plan: Plan) -> list[list[Step]]:
-    """The steps group by group, what is run (or else preferred) first."""
-    groups: dict[str, list[Step]] = {}
-    for step in plan.steps:
-        groups.setdefault(step.group, []).append(step)
-    return [sorted(steps, key=lambda step: not is_runnable(step)) for steps in groups.values()]
-
-
-def _run(step: Step, words: Shell) -> Iterator[str]:
-    if step.variables:
-        yield from _text(_SHELL, 3)
-    for name, value in step.variables.items():
-        yield words.variable(name, value)
-    for argv in step.commands:
-        # The command runs in another folder than the script was started in.
-        yield words.command(
-            typed(*(f"{HERE}{word}" if word.startswith(BESIDE) else word for word in argv))
-        )
-
-
-def _about(step: Step, kept: tuple[Edit, ...]) -> Iterator[str]:
-    """kept: files in which a conda environment keeps variables."""
-    if step.cures:
-        yield from _text(f"cures: {', '.join(step.cures)}", 3)
-    for text in (manual_of(step), step.note, step.resolution):
-        if text:
-            yield from _text(text, 3)
-    for edit in (*step.edits, *kept):
-        yield comment(f"in {edit.file}:", 3)
-        yield from (comment(line, 5) for line in edit.what.splitlines())
-
-
-def _as_comments(step: Step, words: Shell) -> Iterator[str]:
-    root = words.elevate if step.needs_root else ""
-    for name, value in step.variables.items():
-        yield comment(words.variable(name, value), 5)
-    if step.edits and step.commands:
-        yield comment("then:", 3)
-    for argv in step.commands:
-        yield comment(root + words.shown(argv), 5)
-
-
-def _afterwards(plan: Plan, machine: Machine, words: Shell) -> Iterator[str]:
-    own, tools = interpreter(machine), (BY_NAME.get(step.tool or "") for step in plan.steps)
-    changed = {tool.changed(machine) for tool in tools if tool}
-    python = _made_anew(plan, machine) or next(iter(changed - {own}), own)
-    if python is None:
-        yield comment("Then see whether it helped, in a container of that image:")
-        yield comment(words.shown(typed("cudadoctor", "check")), 3)
-        return
-    yield comment("Then see whether it helped:")
-    yield comment(words.shown(typed("cudadoctor", "check", "--python", python)), 3)
+def _is_for_root(step: Step) -> bool:
+    """Whether a step is typed on this machine by root, from its first command to its last."""
+    by_hand = bool(step.edits) and not written_edits(step)
+    return (
+        step.where == "here"
+        and not is_runnable(step)
+        and has_lines(step)
+        and ((step.needs_root or step.reboot) and not by_hand)
+    )
 
 
 def _made_anew(plan: Plan, machine: Machine) -> OptStr:

@@ -132,6 +132,10 @@ class Shell(ABC):
         The text comes from the tables: it is shown and written as it stands.
         """
 
+    @abstractmethod
+    def printed(self, lines: Strings) -> Strings:
+        """Commands that print these lines, and do nothing else whatever these hold."""
+
     def quoted(self, word: str) -> str:
         """The word as one word of the shell, on one line."""
         if word == PLACEHOLDER:
@@ -193,6 +197,12 @@ class Posix(Shell):
         opening = f"{root}tee {mode}{self.quoted(edit.file)} >/dev/null <<'{end}'"
         return (opening, *map(inert, lines), end)
 
+    def printed(self, lines: Strings) -> Strings:
+        lines, end = tuple(map(inert, lines)), "END"
+        while end in lines:
+            end += "_"
+        return (f"cat <<'{end}'", *lines, end)
+
     def newlines(self, body: str) -> Strings:
         name = self._newline
         if f'"${name}"' not in body:
@@ -237,6 +247,9 @@ class Fish(Shell):
         mode = "-a " if edit.mode == "append" else ""
         lines = " ".join(map(self.quoted, edit.what.strip("\n").splitlines()))
         return (f"printf '%s\\n' {lines} | {root}tee {mode}{self.quoted(edit.file)} >/dev/null",)
+
+    def printed(self, lines: Strings) -> Strings:
+        return tuple(f"printf '%s\\n' {self.quoted(inert(line))}" for line in lines)
 
     def _quoted(self, word: str) -> str:
         """In single quotes only \\ and ' are special."""
@@ -289,6 +302,9 @@ class PowerShell(Shell):
         verb = "Add-Content" if edit.mode == "append" else "Set-Content"
         lines = ", ".join(map(self.quoted, edit.what.strip("\n").splitlines()))
         return (f"{verb} -LiteralPath {self.quoted(edit.file)} -Value {lines}",)
+
+    def printed(self, lines: Strings) -> Strings:
+        return tuple(f"Write-Output {self.quoted(inert(line))}" for line in lines)
 
     def _quoted(self, word: str) -> str:
         """A single-quoted string, or a sum of strings and character codes."""

@@ -80,7 +80,7 @@ class _Lines:
 
     def plain(self, text: str) -> str:
         """The text without the marks that a plain terminal may not have."""
-        return text if self.signs else text.translate(_PLAIN)
+        return text if self.signs else text.replace(" · ", ", ").translate(_PLAIN)
 
     def sign(self, name: str) -> str:
         """The sign of an answer, or its word."""

@@ -23,7 +23,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Interpreter, Machine
 from cudadoctor.model.trust import typed
-from cudadoctor.render.script import script
+from cudadoctor.render.script import BEGIN, END, script
 from cudadoctor.render.shells import Fish, PowerShell, ShellName, comment, shell_of
 
 HOSTILE = (
@@ -169,9 +169,18 @@ def test_hostile_texts_stay_in_their_comments(tmp_path: Path, shell: str) -> Non
             knowledge=evil,
         )
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-        assert lines == list(shell_of(name).start(""))
+        start = shell_of(name).start("")
+        assert lines[: len(start)] == list(start)
+        assert lines[-1] == "exit 1"
+        printing = {"bash": "cat <<'END'", "fish": "printf '%s\\n' ", "powershell": "Write-Output "}
+        assert lines[len(start)].startswith(printing[name])
+        assert name == "bash" or all(
+            line.startswith(printing[name]) for line in lines[len(start) : -1]
+        )
         assert text.isascii()
-    assert run(written(hostile, python=evil), tmp_path, shell).returncode == 0
+    done = run(written(hostile, python=evil), tmp_path, shell)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"touch injected" in done.stdout  # shown, not run
     assert not list(tmp_path.iterdir())
 
 
@@ -197,19 +206,53 @@ def test_only_harmless_steps_of_the_user_are_commands() -> None:
     ours = step(commands=(("/venv/bin/python", "-m", "pip", "install", "torch==2.14.1"),))
     root = step(
         id="upgrade-driver",
+        group="upgrade-driver",
         title="Install NVIDIA driver 580",
         needs_root=True,
         reboot=True,
         commands=(("apt-get", "install", "nvidia-driver-580-open"),),
     )
-    lines = written(ours, root).splitlines()
+    text = written(ours, root)
+    lines = text.partition("cat <<'END'")[0].splitlines()
     assert "/venv/bin/python -m pip install torch==2.14.1" in lines
-    assert "#      sudo apt-get install nvidia-driver-580-open" in lines
+    assert "# sudo apt-get install nvidia-driver-580-open" in lines
     started = shell_of("bash").start("", apart=True)
     assert [line for line in lines if line and not line.startswith("#")] == [
         *(line for line in started if line and not line.startswith("#")),
         "/venv/bin/python -m pip install torch==2.14.1",
     ]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_steps_for_root_stand_last_and_are_printed_to_be_pasted(tmp_path: Path, shell: str) -> None:
+    done = tmp_path / "done"
+    root = step(
+        id="root",
+        title="Load the module",
+        group="root",
+        needs_root=True,
+        edits=(Edit(file="/etc/modprobe.d/x.conf", what="options x\n", mode="write"),),
+        commands=(("modprobe", "x"),),
+    )
+    text = written(root, step(commands=(("touch", str(done)),)))
+    ran = run(text, tmp_path, shell)
+    assert (ran.returncode, done.exists()) == (1, True)
+    begin, end = text.index(f"# {BEGIN}\n"), text.index(f"# {END}\n")
+    block = [line.removeprefix("# ") for line in text[begin:end].splitlines()[1:]]
+    assert block == ran.stdout.decode().splitlines()[1:]
+    assert [line for line in block if not line.startswith("#")] == [
+        "sudo tee /etc/modprobe.d/x.conf >/dev/null <<'EOF'",
+        "options x",
+        "EOF",
+        "sudo modprobe x",
+    ]
+
+
+def test_a_script_whose_steps_all_ran_ends_well(tmp_path: Path) -> None:
+    assert run(written(step(commands=(("true",),))), tmp_path).returncode == 0
+    by_hand = step(id="by-hand", group="by-hand", manual="Seat the GPU anew.")
+    done = run(written(step(commands=(("true",),)), by_hand), tmp_path)
+    assert (done.returncode, b"Seat the GPU anew." in done.stdout) == (1, True)
 
 
 @pytest.mark.parametrize("where", ["host", "container", "windows", "admin"])
@@ -225,6 +268,7 @@ def test_an_alternative_that_the_user_may_take_is_run_where_the_preferred_one_ne
     lines = written(root, own).splitlines()
     assert "unset X" in lines
     assert "#      sudo reboot" in lines
+    assert "exit 1" not in lines
 
 
 def test_variables_are_exported_and_unset_for_what_follows(tmp_path: Path) -> None:
@@ -289,7 +333,7 @@ def test_the_header_says_what_is_wrong_and_how_old_the_knowledge_is() -> None:
         knowledge="2026-11-15",
     )
     assert "# cudadoctor 0.1.0, knowledge of 2026-11-15" in text
-    assert "# error: torch is not installed (torch-missing)" in text
+    assert "# error: torch is not installed" in text
     assert "folded" not in text
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import msgspec
 from markdown_it import MarkdownIt
 from packaging.version import Version
+from printed_scripts import without_printing
 from scenario_reader import HERE, healthy_machine, read_scenario, scenario_paths
 
 from cudadoctor import knowledge, pipeline
@@ -334,7 +335,8 @@ def runnable(
         asked = list(judged.diagnosis.next_command)
         yield "next", json.dumps(asked), [*asked]
     text = script(plan, machine, judged.diagnosis, shell=shell, version="0", knowledge="0")
-    yield from _lines("script", text.split("\n"), shell)
+    kept = [line for line in without_printing(text.split("\n"), shell) if line != "exit 1"]
+    yield from _lines("script", kept, shell)
     shown = pipeline.report(judged, full=turn % 2 == 0)
     json_v1.dumps(json_v1.report(shown))
     for report in (shown, pipeline.shareable(shown)):
