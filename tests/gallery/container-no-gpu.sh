@@ -3,16 +3,20 @@
 # examined: /home/ada/venv/bin/python
 #
 # error: The host has an NVIDIA GPU, and this container was started without it
-#     (container-no-gpu)
 #   Device nodes or driver libraries are missing inside, so torch finds no driver.
 #
 set -eu
 
-# 1. Start the container with the GPU [outside the container]
-#    cures: container-no-gpu
+# 1. Start the container with the GPU (outside the container)
 #    Start the container with `docker run --gpus all ...` (Compose: `gpus: all`).
 #    The host needs the nvidia-container-toolkit package, `nvidia-ctk runtime configure
 #    --runtime=docker` once as root, and a restart of Docker.
 
-# Then see whether it helped:
+# Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
+
+cat <<'END'
+Start the container with the GPU (outside the container):
+  Start the container with `docker run --gpus all ...` (Compose: `gpus: all`).
+END
+exit 1

@@ -2,18 +2,25 @@
 # examined: /home/ada/venv/bin/python
 #
 # error: The NVIDIA driver's library 580.105.08 does not match its loaded module 580.95.05
-#     (driver-library-mismatch)
 #   The module refuses libraries of another version, so nothing reaches the GPU.
 #
 $ErrorActionPreference = 'Stop'
 
-# 1. Reboot [needs root and a reboot]
-#    cures: driver-library-mismatch
-#      & 'systemctl' 'reboot'
-# or: Load the new module instead [by the administrator]
-#    cures: driver-library-mismatch
-#    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
-#    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
+# >>> cudadoctor: steps for root >>>
+# # 1. Reboot (needs root and a reboot)
+# & 'systemctl' 'reboot'
+# # Or: Load the new module instead (by the administrator)
+# #    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
+# #    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
+# <<< cudadoctor: steps for root <<<
 
-# Then see whether it helped:
+# Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
+
+Write-Output 'These steps need root. Run them yourself:'
+Write-Output '# 1. Reboot (needs root and a reboot)'
+Write-Output '& ''systemctl'' ''reboot'''
+Write-Output '# Or: Load the new module instead (by the administrator)'
+Write-Output '#    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,'
+Write-Output '#    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.'
+exit 1

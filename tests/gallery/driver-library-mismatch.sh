@@ -3,18 +3,27 @@
 # examined: /home/ada/venv/bin/python
 #
 # error: The NVIDIA driver's library 580.105.08 does not match its loaded module 580.95.05
-#     (driver-library-mismatch)
 #   The module refuses libraries of another version, so nothing reaches the GPU.
 #
 set -eu
 
-# 1. Reboot [needs root and a reboot]
-#    cures: driver-library-mismatch
-#      sudo systemctl reboot
-# or: Load the new module instead [by the administrator]
-#    cures: driver-library-mismatch
+# >>> cudadoctor: steps for root >>>
+# # 1. Reboot (needs root and a reboot)
+# sudo systemctl reboot
+# # Or: Load the new module instead (by the administrator)
+# #    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
+# #    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
+# <<< cudadoctor: steps for root <<<
+
+# Then check again:
+#    cudadoctor check --python /home/ada/venv/bin/python
+
+cat <<'END'
+These steps need root. Run them yourself:
+# 1. Reboot (needs root and a reboot)
+sudo systemctl reboot
+# Or: Load the new module instead (by the administrator)
 #    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
 #    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
-
-# Then see whether it helped:
-#    cudadoctor check --python /home/ada/venv/bin/python
+END
+exit 1

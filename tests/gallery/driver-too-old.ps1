@@ -1,7 +1,7 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: /home/ada/venv/bin/python
 #
-# error: Driver 575.64.05 is too old for a torch built with CUDA 13.0 (driver-too-old)
+# error: Driver 575.64.05 is too old for a torch built with CUDA 13.0
 #   CUDA 13 calls functions that drivers before 580.65.06 lack, so torch sees no GPU.
 #
 $ErrorActionPreference = 'Stop'
@@ -11,18 +11,19 @@ $HERE = (Get-Location).Path
 $empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
 $null = New-Item -ItemType Directory $empty; Set-Location $empty
 
-# 1. Install the cu126 build of torch 2.14.1 [changes this environment]
-#    cures: driver-too-old
+# 1. Install the cu126 build of torch 2.14.1 (changes this environment)
+#    torch 2.14.1 is installed and is kept.
+#    It has code for capability 8.9 (sm_86).
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on
 #    top.
 & '/home/ada/venv/bin/python' '-m' 'pip' 'uninstall' '-y' 'torch' 'torchvision' 'cuda-bindings' 'cuda-toolkit' 'nvidia-cublas' 'nvidia-cuda-cupti' 'nvidia-cuda-nvrtc' 'nvidia-cuda-runtime' 'nvidia-cudnn-cu13' 'nvidia-cufft' 'nvidia-cufile' 'nvidia-curand' 'nvidia-cusolver' 'nvidia-cusparse' 'nvidia-cusparselt-cu13' 'nvidia-nccl-cu13' 'nvidia-nvjitlink' 'nvidia-nvshmem-cu13' 'nvidia-nvtx' 'triton'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
 & '/home/ada/venv/bin/python' '-m' 'pip' 'install' 'torch==2.14.1' 'torchvision==0.29.1' '--index-url' 'https://download.pytorch.org/whl/cu126'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
-# or: Install NVIDIA driver 580 or newer [needs root and a reboot]
-#    cures: driver-too-old
+# Or: Install NVIDIA driver 580 or newer (needs root and a reboot)
 #    The present driver belongs to no package; if it came from a .run file, take it out with
 #    `nvidia-uninstall` first.
 #      & 'apt-get' 'update'
 #      & 'apt-get' 'install' 'nvidia-driver-580-open'
+#      Restart-Computer
 
-# Then see whether it helped:
+# Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'

@@ -2,7 +2,7 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: /home/ada/venv/bin/python
 #
-# error: torch 2.14.1+cu130 was not built for your GTX 1080 (torch-arch-unsupported-old)
+# error: torch 2.14.1+cu130 was not built for your GTX 1080
 #   Your GTX 1080 is sm_61; this build contains sm_75 … sm_120 only. Kernels fail with "no
 #   kernel image is available for execution on the device".
 #
@@ -12,12 +12,13 @@ set -eu
 HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
 trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 
-# 1. Install the cu126 build of torch 2.14.1 [changes this environment]
-#    cures: torch-arch-unsupported-old
+# 1. Install the cu126 build of torch 2.14.1 (changes this environment)
+#    torch 2.14.1 is installed and is kept.
+#    It has code for capability 6.1 (sm_60).
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on
 #    top.
 /home/ada/venv/bin/python -m pip uninstall -y torch
 /home/ada/venv/bin/python -m pip install torch==2.14.1 --index-url https://download.pytorch.org/whl/cu126
 
-# Then see whether it helped:
+# Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python

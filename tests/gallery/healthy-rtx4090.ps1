@@ -2,4 +2,4 @@
 # examined: /home/ada/venv/bin/python
 #
 
-# Nothing to do.
+# There is nothing to fix.

@@ -1,18 +1,25 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: /home/ada/venv/bin/python
 #
-# error: The nouveau driver holds the GPU, so NVIDIA's driver is not loaded (driver-not-loaded)
+# error: The nouveau driver holds the GPU, so NVIDIA's driver is not loaded
 #   NVIDIA's driver is installed, and CUDA needs it; a GPU has one driver at a time.
 #
 $ErrorActionPreference = 'Stop'
 
-# 1. Keep nouveau from taking the GPU [needs root and a reboot]
-#    cures: driver-not-loaded
-#    in /etc/modprobe.d/blacklist-nouveau.conf:
+# 1. Keep nouveau from taking the GPU (needs root and a reboot)
+#    In /etc/modprobe.d/blacklist-nouveau.conf:
 #      blacklist nouveau
 #      options nouveau modeset=0
-#    then:
 #      & 'update-initramfs' '-u'
+#      Restart-Computer
 
-# Then see whether it helped:
+# Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
+
+Write-Output 'Keep nouveau from taking the GPU (needs root and a reboot):'
+Write-Output '  In /etc/modprobe.d/blacklist-nouveau.conf:'
+Write-Output '    blacklist nouveau'
+Write-Output '    options nouveau modeset=0'
+Write-Output '  & ''update-initramfs'' ''-u'''
+Write-Output '  Restart-Computer'
+exit 1

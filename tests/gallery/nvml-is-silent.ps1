@@ -2,5 +2,7 @@
 # examined: /home/ada/venv/bin/python
 #
 
-# The facts do not suffice for a repair. The next command to run is: /home/ada/venv/bin/python
-# -c 'import torch; print(torch.cuda.device_count())'
+# There is not enough information for a fix.
+# Run this first, then cudadoctor again:
+#    /home/ada/venv/bin/python -c 'import torch; print(torch.cuda.device_count())'
+exit 1

@@ -2,24 +2,28 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: /home/ada/venv/bin/python
 #
-# error: CUDA_VISIBLE_DEVICES="" hides every GPU (visible-devices-hides-gpu)
+# error: CUDA_VISIBLE_DEVICES="" hides every GPU
 #   CUDA shows a program only the GPUs that this variable lists, so torch sees 0 of 1.
 #
-# warning: This process may open 256 files at most (ulimit)
+# warning: This process may open 256 files at most
 #   DataLoader workers pass tensors as open files, and fewer than 1024 run out soon.
 #
 set -eu
 
-# 1. Unset CUDA_VISIBLE_DEVICES [this shell only]
-#    cures: visible-devices-hides-gpu
+# 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
 #    Lasts for this shell; to keep it, remove the line that sets it from the shell's start-up
 #    file or the job script.
-#    No script can change the shell that starts it, so type this there too:
+#    Type this in your own shell too: a script cannot:
 unset CUDA_VISIBLE_DEVICES
 
-# 2. Allow more open files [by hand]
-#    cures: ulimit
+# 2. Allow more open files (by hand)
 #    Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container.
 
-# Then see whether it helped:
+# Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
+
+cat <<'END'
+Allow more open files (by hand):
+  Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container.
+END
+exit 1

@@ -1,7 +1,7 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: C:\Users\ada\venv\Scripts\python.exe
 #
-# error: torch 2.14.1+cpu is a CPU-only build and cannot use your RTX 4090 (torch-cpu-build)
+# error: torch 2.14.1+cpu is a CPU-only build and cannot use your RTX 4090
 #   A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.
 #
 
@@ -10,11 +10,13 @@ set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
 function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status
 
-# 1. Install the cu130 build of torch 2.14.1 [changes this environment]
-#    cures: torch-cpu-build
+# 1. Install the cu130 build of torch 2.14.1 (changes this environment)
+#    torch 2.14.1 is installed and is kept.
+#    torch 2.15.0 cu130 and cu132 are announced and were not seen published: what exists for
+#    certain comes first.
 #    The size of the download is not known.
 'C:\\Users\\ada\\venv\\Scripts\\python.exe' -m pip uninstall -y torch torchvision; or exit $status
 'C:\\Users\\ada\\venv\\Scripts\\python.exe' -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu130; or exit $status
 
-# Then see whether it helped:
+# Then check again:
 #    cudadoctor check --python 'C:\\Users\\ada\\venv\\Scripts\\python.exe'
