@@ -380,12 +380,16 @@ def gib(count: int, digits: int = 1) -> str:
     return f"{count}{NBSP}{'byte' if count == 1 else 'bytes'}"
 
 
+def model_name(gpu: Gpu) -> str:
+    """A GPU as people call it: RTX 4090, H100 80GB."""
+    return re.sub(r"(?i)^(?:NVIDIA )?(?:GeForce |Tesla )?|(?<=GB) HBM\w*$", "", gpu.name or "")
+
+
 def gpu_name(gpu: Gpu) -> str:
-    """A GPU as people call it, with its memory: RTX 4090, 24 GiB; H100 80GB."""
-    name = re.sub(r"^(?:NVIDIA )?(?:GeForce |Tesla )?|(?<=GB) HBM\w*$", "", gpu.name or "")
-    if re.search(r"\d ?G[i]?B\b", name):
-        return name
-    memory = gib(gpu.memory_bytes, 0) if gpu.memory_bytes else ""
+    """The same with its memory, unless the name holds that: RTX 4090, 24 GiB."""
+    name = model_name(gpu)
+    in_name = re.search(r"\d ?Gi?B\b", name)
+    memory = gib(gpu.memory_bytes, 0) if gpu.memory_bytes and not in_name else ""
     return ", ".join(filter(None, (name, memory)))
 
 

@@ -16,12 +16,12 @@ from cudadoctor.model.findings import (
     Severity,
     Step,
 )
-from cudadoctor.model.machine import Gpu, Machine, OptStr, PciGpu, StrPair
+from cudadoctor.model.machine import Machine, OptStr, PciGpu, StrPair
 from cudadoctor.model.trust import Foreign, is_doctors_own, typed
 from cudadoctor.render import Report, inert
+from cudadoctor.render.evidence import NBSP, gpu_list, model_name
 from cudadoctor.render.shells import command_lines
 
-_MANY_GPUS = 3
 _HARMLESS = ("not-environment", "torch-bug")
 """Causes that lie outside of the environment."""
 
@@ -330,11 +330,7 @@ def _healthy(machine: Machine, say: Language) -> str:
         return f"{passed} {say('This machine has no NVIDIA GPU.')}" if none else passed
     number = smoke.device.partition(":")[2]
     named = [gpu for gpu in machine.gpus or () if str(gpu.index) == (number or "0")]
-    device = (
-        f"{smoke.device} ({short_name(named[0].name)})"
-        if named and named[0].name
-        else (smoke.device)
-    )
+    device = f"{smoke.device} ({model_name(named[0])})" if named and named[0].name else smoke.device
     text = say("PyTorch uses your GPU: training step passed on {device}", device=device)
     details = (stage.detail or "" for stage in smoke.stages if stage.name == "ddp")
     ranks = next((found[1] for text in details if (found := _RANKS.search(text))), None)
@@ -355,14 +351,6 @@ class Mark(NamedTuple):
 
     sign: str
     text: str
-
-
-_BRANDS = re.compile(r"(?i)^(?:NVIDIA\s+)?(?:GeForce\s+|Tesla\s+)?")
-
-
-def short_name(name: str) -> str:
-    """RTX 4090 for NVIDIA GeForce RTX 4090."""
-    return _BRANDS.sub("", name) or name
 
 
 def status_marks(shown: Report, say: Language) -> list[Mark]:
@@ -404,7 +392,7 @@ def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
 def _gpu_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     gpus = machine.gpus
     if gpus:
-        return True, say("GPU {gpus}", gpus=_names_of(gpus))
+        return True, say("GPU {gpus}", gpus=gpu_list(gpus, say).replace(NBSP, " "))
     if on_bus := len(_on_bus(machine)):
         text = (
             "1 NVIDIA GPU on the PCI bus" if on_bus == 1 else "{count} NVIDIA GPUs on the PCI bus"
@@ -416,18 +404,6 @@ def _gpu_mark(machine: Machine, say: Language) -> tuple[bool, str]:
 
 def _on_bus(machine: Machine) -> list[PciGpu]:
     return [gpu for gpu in machine.pci or () if gpu.vendor == "nvidia"]
-
-
-def _names_of(gpus: tuple[Gpu, ...]) -> str:
-    """Equal ones counted: 8 × H100 80GB HBM3, 80 GiB."""
-    counted = Counter(_named_gpu(gpu) for gpu in gpus)
-    return "; ".join(f"{count} × {name}" if count > 1 else name for name, count in counted.items())
-
-
-def _named_gpu(gpu: Gpu) -> str:
-    memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
-    name = short_name(gpu.name) if gpu.name else "?"
-    return ", ".join(filter(None, (name, memory)))
 
 
 def _torch_mark(machine: Machine, say: Language) -> tuple[bool, str]:
@@ -521,16 +497,7 @@ def _gpus(machine: Machine, say: Language) -> str:
             return say("{count} on the PCI bus, none named by the driver", count=len(on_bus))
         silent = gpus is None and (machine.pci is None or machine.driver.nvml.loads)
         return say("not known") if silent else say("no NVIDIA GPU")
-    names = [_gpu(gpu) for gpu in gpus]
-    if len(names) > _MANY_GPUS and len(set(names)) == 1:
-        return f"{len(names)} x {names[0]}"
-    return "; ".join(names)
-
-
-def _gpu(gpu: Gpu) -> str:
-    memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
-    code = f"sm_{gpu.capability}".replace(".", "") if gpu.capability else ""
-    return ", ".join(filter(None, (gpu.name or "?", memory, code)))
+    return gpu_list(gpus, say, details=True).replace(NBSP, " ")
 
 
 def _torch(machine: Machine, say: Language) -> str:
