@@ -35,17 +35,17 @@ LEVELS = ("sound", "cudnn", "contested")
 
 SIGNS = (
     ("absent", r"not published|never published|was not built"),
-    ("announced", r"announced|not seen published"),
+    ("announced", r"announced"),
     ("python", r"no wheel for Python|no wheels for Python"),
     ("glibc", r"needs glibc"),
     ("contested", r"[Ss]ources disagree"),
     ("cudnn", r"cuDNN"),
     ("ptx", r"\bPTX\b.*too new"),
-    ("archs", r"no code for capability"),
-    ("cpu", r"no code for GPUs"),
-    ("no-gpu", r"No NVIDIA GPU"),
+    ("archs", r"no code for compute capability"),
+    ("cpu", r"cannot use a GPU"),
+    ("no-gpu", r"no NVIDIA GPU"),
     ("tegra", r"made for servers|JetPack"),
-    ("driver", r"needs driver|No driver is known|needs CUDA|runs CUDA [\d.]+ at most"),
+    ("driver", r"needs driver|No driver is known|needs CUDA|supports CUDA [\d.]+ at most"),
     ("fits", r"\bfits\b"),
 )
 """The sense of a reason, told by its words; the first that is found counts."""

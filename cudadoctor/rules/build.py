@@ -323,8 +323,9 @@ _PTX = (
 def _span(archs: Strings, capability: Version) -> str:
     """The architectures of a build that lacks this one: the first and last, if it is outside."""
     known = sorted((version, code) for code in archs if (version := code_version(code)))
-    if len(known) > 3 and not known[0][0] <= capability <= known[-1][0]:
-        return f"{known[0][1]} … {known[-1][1]}"
+    plain = all(code.startswith("sm_") for code in archs)
+    if plain and len(known) > 3 and not known[0][0] <= capability <= known[-1][0]:
+        return f"{known[0][1]} to {known[-1][1]}"
     return ", ".join(archs)
 
 

@@ -130,7 +130,7 @@ def nearest_release(case: Case) -> tuple[Alternative, ...]:
         if build := newest(of_it, case, desperate=desperate):
             same = torch.release[:2] == wanted.release[:2]
             return (
-                fitting("release", "Of that minor release" if same else "Nearest to it", build),
+                fitting("release", "Of that minor release" if same else "As the nearest", build),
             )
     return ()
 
@@ -139,10 +139,10 @@ def _jetson(case: Case) -> tuple[Alternative, ...]:
     """NVIDIA's own builds for a JetPack before 7."""
     l4t = case.machine.platform.l4t
     found = case.knowledge.jetson_build(l4t.major) if l4t else None
-    text = "NVIDIA's own wheel or container for this JetPack has code for this board."
+    text = "NVIDIA's own wheel or container for this JetPack supports this board."
     if found is not None:
         text = (
-            f"NVIDIA's own builds for JetPack {found.jetpack} (Python {found.python}) lie at "
+            f"NVIDIA's own builds for JetPack {found.jetpack} (Python {found.python}) are at "
             f"{found.index}."
         )
     return (Alternative(kind="jetson", text=text, build=None),)
@@ -230,9 +230,9 @@ def _conda(case: Case) -> Alternative | None:
     cuda = conda_forge_cuda(torch, case)
     if cuda is None:
         return None
-    text = f"conda-forge's torch {torch} with CUDA {cuda} has code for all GPUs here."
+    text = f"conda-forge's torch {torch} with CUDA {cuda} supports all GPUs here."
     if old := ", ".join(str(gpu) for gpu in case.capabilities if gpu < _OLDEST_FOR_CUDNN):
-        text += f" Whether its cuDNN still serves capability {old} is not in the tables."
+        text += f" It is not known whether its cuDNN still supports compute capability {old}."
     return Alternative(kind="conda", text=text, build=None, cuda=cuda)
 
 
@@ -257,8 +257,8 @@ def _some_gpus(case: Case) -> list[Alternative]:
 # --- the choice ---------------------------------------------------------------------------------
 
 _NOBODY = (
-    "Nobody publishes one: torch would have to be built from source, and the nearest way is a "
-    "64-bit system on an x86-64 or ARM processor."
+    "Nobody publishes one: you would have to build torch from source, or use a 64-bit system on an "
+    "x86-64 or ARM processor."
 )
 
 
@@ -287,11 +287,13 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -
         return _blocked(machine, knowledge, keep, _sentence(blocker))
     demand = demand_of(machine, knowledge)
     if demand.gpus == "unknown":
-        return Choice(build=None, why=("Which NVIDIA GPU this is, if any, is not known.",))
+        return Choice(
+            build=None, why=("It is not known which NVIDIA GPU this machine has, if any.",)
+        )
     builds = tuple(_as_read(build, machine) for build in knowledge.builds_on(demand.platform))
     if not builds:
         text = f"No build of torch is known for {demand.platform}."
-        near = ("The nearest way is Linux on the same processor.",) if "arm64" in text else ()
+        near = ("Linux on the same processor has builds.",) if "arm64" in text else ()
         return Choice(build=None, why=(text, *near))
     case = Case(**asdict(demand), builds=builds, asked=builds, keep=keep)
     if keep is not None:

@@ -232,7 +232,7 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
     planned = max(low or 0, knowledge.branch_for(PLANNED_CUDA) or 0)
     branch, why = min(planned, high or planned), ""
     if found is None and driver.cuda is None:
-        why = "No driver is installed"
+        why = "No driver is installed yet"
         if driver.installed is not False:
             floor = knowledge.driver_floor(_supposed_cuda(machine), numbers)
             version = floor.driver if floor else DriverVersion("525")
@@ -240,16 +240,16 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
             branch = low if low and low > usual else min(high or usual, usual)
             why = "The driver's version is not known"
             if branch == usual:
-                text = f"{why}: this counts on {version} or newer."
+                text = f"{why}; this build assumes {version} or newer."
                 return drive(version=version, cuda=native_cuda(version), supposed=text)
     elif found is not None and not machine.gpus:
         # The branch that these GPUs need in place of the driver found, and why.
         own, last = native_cuda(found), native_cuda(DriverVersion(str(high))) if high else None
         if high and own and last and own > last:
             branch = high
-            why = f"Driver {found} no longer supports this GPU: branch {high} is the last"
+            why = f"Driver {found} no longer supports this GPU; branch {high} is the last that does"
         elif low and found.branch < low:
-            why = f"Driver {found} does not support this GPU yet: it needs branch {low}"
+            why = f"Driver {found} does not support this GPU yet; it needs branch {low} or newer"
     if not why:
         return _found(found, machine, knowledge, partial(drive, version=found))
     # A driver of that branch, new enough for the branch's own CUDA level.
@@ -258,7 +258,7 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
     floor = knowledge.driver_floor(native, numbers) if native else None
     if floor is not None and floor.driver.branch == branch:
         version = max(version, floor.driver)
-    text = f"{why}; this counts on a driver of branch {branch}."
+    text = f"{why}. This build assumes driver {branch}."
     return drive(version=version, cuda=native, supposed=text)
 
 

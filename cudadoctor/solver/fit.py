@@ -20,7 +20,7 @@ Block = Literal[
 the PTX that this GPU would need. cudnn: torch has code for the GPU, its own cuDNN has not."""
 
 
-NO_GPU = "No NVIDIA GPU is there, so no CUDA is needed."
+NO_GPU = "There is no NVIDIA GPU here, so the CPU build is the one to use."
 
 
 def block(
@@ -130,26 +130,27 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
             return f"It has no wheel for Python {demand.python}, only for {_listed(build.pythons)}."
         case "archs" if build.archs is not None:
             unserved = _listed(gpu for gpu, how in ways_of(build, demand).items() if not how)
-            return f"It has no code for capability {unserved}, only {_listed(build.archs)}."
+            return f"It has no code for compute capability {unserved}, only {_listed(build.archs)}."
         case "driver" if cuda and (floor := demand.knowledge.driver_floor(cuda, drive.numbers)):
-            here = f"driver {drive.version}" if drive.version else "the driver"
-            level = f" runs CUDA {drive.cuda} at most" if drive.cuda else " is older"
-            return f"CUDA {cuda} needs driver {floor.driver} or newer; {here}{level}."
+            level = f"supports CUDA {drive.cuda} at most" if drive.cuda else "is older"
+            here = f"is {drive.version}" if drive.version else level
+            return f"CUDA {cuda} needs driver {floor.driver} or newer; yours {here}."
         case "cudnn":
             refused = _listed(cudnn_refuses(build, demand))
-            return f"Its cuDNN {own_cudnn(build, demand.knowledge)} refuses capability {refused}."
+            release = own_cudnn(build, demand.knowledge)
+            return f"Its cuDNN {release} does not support compute capability {refused}."
     return (
         why
         and {
             "absent": f"It was not published for {build.platform}.",
-            "announced": f"It was not seen published for {build.platform}, only announced.",
-            "glibc": f"It needs glibc {build.glibc}; this system has {demand.glibc}.",
+            "announced": f"It was only announced for {build.platform}; no wheel is known.",
+            "glibc": f"It needs glibc {build.glibc} or newer; this system has {demand.glibc}.",
             "tegra": f"It is made for servers: {demand.tegra}.",
             "no-gpu": NO_GPU,
-            "cpu": "It has no code for GPUs.",
+            "cpu": "It cannot use a GPU.",
             "contested": "Sources disagree on whether it has code for this GPU.",
-            "archs": "Which GPUs it has code for is not known.",
-            "ptx": f"Its PTX of CUDA {cuda} is too new for a driver of CUDA {drive.cuda}.",
+            "archs": "It is not known which GPUs it has code for.",
+            "ptx": f"Its PTX (CUDA {cuda}) is too new for your driver (CUDA {drive.cuda}).",
             "driver": f"No driver is known for CUDA {cuda}.",
         }[why]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
@@ -17,7 +18,7 @@ from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, re
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
 
-_NOTHING_LOST = "The wish gives up nothing that the tables know of."
+_NOTHING_LOST = "Nothing else that is known is given up."
 _ALWAYS = ("torchvision", "torchaudio")
 _WHERE_INSTALLED = ("torchtext", "xformers", "flash-attn", "triton-windows", "vllm")
 
@@ -26,14 +27,13 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     """Why this build: its release, its code, its driver, and what was supposed."""
     waiting = _announced(build, case)
     yield _release(build, case, waits=waiting is not None)
+    yield from _not_the_usual(build, case)
     if case.keep is not None:
         yield from _costs(build, case.free, case)
-    if waiting is not None:
-        yield waiting
     if case.whole and case.whole.gpus == "some":
-        yield "The wish names the CPU build: no GPU is used, and none counts."
+        yield "You asked for the CPU build, so the GPU is not used."
     elif case.gpus == "none":
-        on_cuda = "No NVIDIA GPU is there; this build runs on the CPU too."
+        on_cuda = "There is no NVIDIA GPU here; this build runs on the CPU too."
         yield NO_GPU if build.cuda is None else on_cuda
     elif build.cuda is not None:
         yield from _hardware(build, build.cuda, case)
@@ -41,10 +41,12 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
         yield case.drive.supposed
     if build.cuda is not None:
         yield from _left_out(build, case)
+    if waiting is not None:
+        yield waiting
     if build.archs_uncertain:
         yield "Its list of architectures comes from build scripts, not from the wheel."
     if case.python is None:
-        yield f"The Python version is not known; it exists for {', '.join(build.pythons)}."
+        yield f"The Python version is not known; this build has wheels for {_pythons(build)}."
     python = case.machine.python.version
     refusing = build.torchvision is not None and build.torch.release >= (2, 11)
     if refusing and python is not None and python.release == VISION_REFUSES_PYTHON:
@@ -55,27 +57,74 @@ def without_cudnn(build: TorchBuild, demand: Demand) -> OptStr:
     """That its own cuDNN refuses a GPU which the build has code for, and what keeps it away."""
     ways = ways_of(build, demand)
     lost = ", ".join(str(gpu) for gpu in cudnn_refuses(build, demand) if ways[gpu])
-    off = "torch.backends.cudnn.enabled = False keeps convolutions off it"
-    return f"Its cuDNN refuses capability {lost}: {off}." if lost else None
+    off = "torch.backends.cudnn.enabled = False runs convolutions without it"
+    return f"Its cuDNN does not support compute capability {lost}: {off}." if lost else None
+
+
+def _label(build: TorchBuild) -> str:
+    """The build as pip names it: 2.7.1+cu128."""
+    return f"{build.torch}+{build.variant}"
+
+
+def _pythons(build: TorchBuild) -> str:
+    plain = [python for python in build.pythons if not python.endswith("t")]
+    return f"Python {plain[0]} to {plain[-1]}" if plain else "no known Python"
 
 
 def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     """Why this release. waits: a newer one that would fit was announced."""
     version = case.machine.torch.version
     if case.keep is not None:
-        return f"torch {build.torch} is the newest that fits the wish for {case.keep}."
-    if version is not None and version.release == build.torch.release:
-        return f"torch {build.torch} is installed and is kept."
+        return f"torch {build.torch} is the newest release that fits your request ({case.keep})."
+    here = case.machine.torch.installed is not False
+    if here and version is not None and version.release == build.torch.release:
+        return f"You keep torch {build.torch}: its {build.variant} build fits this machine."
+    if near := _nearest(build, case):
+        return (
+            f"No build of torch {near[0]} fits this machine; {_label(build)} is the newest that "
+            f"does, {_label(near[1])} the nearest."
+        )
     if waits:
-        return f"torch {build.torch} is the newest published release with a build that fits."
+        return f"torch {_label(build)} is the newest published build that fits this machine."
     newer = [other for other in case.builds if other.torch > build.torch and other.cuda]
     if not newer or case.gpus == "none":
-        return f"torch {build.torch} is the newest release with a build that fits."
+        return f"torch {_label(build)} is the newest build that fits this machine."
     # Of the release that came next, a variant that was published says most.
     closest = [other for other in newer if other.torch == newer[-1].torch]
     nearest = next((other for other in closest if other.published), closest[0])
-    other = f"{nearest.torch} {nearest.variant}"
-    return f"It is the newest that fits; {other} does not: {reason(nearest, case) or ''}"
+    against = _clause(reason(nearest, case) or "")
+    return f"{_label(build)} is the newest that fits; {_label(nearest)} does not: {against}"
+
+
+def _nearest(build: TorchBuild, case: Case) -> tuple[str, TorchBuild] | None:
+    """The installed release, of which nothing fits, and the oldest newer build that does."""
+    version = case.machine.torch.version
+    if version is None or case.machine.torch.installed is False or case.gpus != "some":
+        return None
+    since = [other for other in case.builds if version.release < other.torch.release]
+    fits = [other for other in since if block(other, case) is None]
+    near = next((other for other in reversed(fits) if not on_ptx(other, case)), None)
+    return None if near is None or near.torch == build.torch else (version.public, near)
+
+
+def _not_the_usual(build: TorchBuild, case: Case) -> Iterator[str]:
+    """Why not what `pip install torch` would bring of the same release."""
+    same = (other for other in case.builds if other.torch == build.torch and other.default)
+    usual = next(same, None)
+    if usual is None or usual.variant == build.variant or case.gpus != "some" or case.whole:
+        return
+    against = reason(usual, case)
+    if against is not None and usual.cuda is None:
+        yield "A plain `pip install torch` brings the CPU build on this platform."
+    elif against is not None:
+        yield f"The default build ({usual.variant}) does not fit: {_clause(against)}"
+
+
+def _clause(sentence: str) -> str:
+    """A reason after a colon: "It has" reads "it has", a name keeps its capital."""
+    begins = sentence.startswith(("It ", "Its "))
+    sentence = re.sub(r"(compute capability [\d., ]*\d), only .*", r"\1.", sentence)
+    return f"{sentence[0].lower()}{sentence[1:]}" if begins else sentence
 
 
 def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
@@ -85,29 +134,32 @@ def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
     for gpu in case.capabilities:
         how = served(build.archs or (), gpu, build.torch, cuda, knowledge)
         codes.append(f"{gpu} ({how[1] if how else 'not known'})")
-    yield f"It has code for capability {', '.join(codes)}."
+    yield f"It has code for compute capability {', '.join(codes)}."
     floor = knowledge.driver_floor(cuda, drive.numbers)
-    if drive.decides or floor is None or drive.version is None:
-        yield f"It needs CUDA {cuda}; the driver runs CUDA {own}."
-    else:
-        yield f"CUDA {cuda} needs driver {floor.driver} or newer; here it is {drive.version}."
-    if own and cuda > own and cuda.major == own.major:
+    newer = bool(own and cuda > own and cuda.major == own.major)
+    if newer:
         yield (
-            f"A driver of CUDA {own} runs {cuda} by minor-version compatibility; PTX of {cuda} "
-            "does not load on it."
+            f"A {build.variant} build runs on your CUDA {own} driver: any CUDA {cuda.major} build "
+            "does."
         )
+    if drive.decides or floor is None or drive.version is None:
+        yield f"It needs CUDA {cuda.major}; your driver supports CUDA {own}."
+    elif not drive.supposed:
+        yield f"CUDA {cuda} needs driver {floor.driver} or newer; yours is {drive.version}."
+    if newer:
+        yield f"PTX compiled with CUDA {cuda} does not load on that driver."
     if slow := ", ".join(map(str, on_ptx(build, case))):
         yield (
-            f"Capability {slow} is served by PTX: the driver compiles the kernels at first use, "
-            "which takes minutes; they are kept in ~/.nv/ComputeCache (CUDA_CACHE_MAXSIZE sets its "
-            "size)."
+            f"Compute capability {slow} runs on PTX: the driver compiles the kernels at first use, "
+            "which takes minutes, and keeps them in ~/.nv/ComputeCache (CUDA_CACHE_MAXSIZE sets "
+            "its size)."
         )
         fits = (other for other in case.asked if block(other, case) is None)
         native = next((other for other in fits if not on_ptx(other, case)), None)
         if native is None:
-            yield f"No build that fits has machine code for capability {slow}."
+            yield f"No build that fits has machine code for compute capability {slow}."
         else:
-            yield f"torch {native.torch} {native.variant} has machine code for it."
+            yield f"torch {_label(native)} has machine code for it."
     if off := without_cudnn(build, case):
         yield off
 
@@ -119,38 +171,38 @@ def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
     if case.aside:
         which = named(of_capability(gpus, case.aside))
         yield (
-            f"No torch for {case.platform} has code for capability "
-            f"{', '.join(map(str, case.aside))}: left out."
+            f"No torch for {case.platform} has code for compute capability "
+            f"{', '.join(map(str, case.aside))}, so those GPUs are left out."
         )
-        yield f"To hide {which} from programs, set CUDA_VISIBLE_DEVICES to the others."
+        yield f"Set CUDA_VISIBLE_DEVICES to the other GPUs to hide {which}."
     if first is None or not others:
         return
     rest = replace(case, capabilities=tuple(others))
     newer = takewhile(lambda other: other.torch > build.torch, case.asked)
     if found := next((other for other in newer if block(other, rest) is None), None):
         which = named(of_capability(gpus, (first,)))
-        yield f"Without {which}, torch {found.torch} {found.variant} would fit."
+        yield f"Without {which}, torch {_label(found)} would fit."
 
 
 def why_none(case: Case) -> Iterator[str]:
     """Why nothing fits, in general; the variants say more."""
     newest, oldest, some = case.asked[0].torch, case.asked[-1].torch, case.gpus == "some"
     known = f"torch {newest}" if newest == oldest else f"torch {oldest} to {newest}"
-    parts = ["this machine"]
+    parts = []
     if some:
-        parts = [f"GPUs of capability {', '.join(map(str, case.capabilities))}"]
+        parts = [f"compute capability {', '.join(map(str, case.capabilities))}"]
         parts += [f"driver {case.drive.version}"] if case.drive.version else []
     parts += [f"Python {case.python}"] if case.python else []
     parts += [f"glibc {case.glibc}"] if case.glibc else []
-    yield f"No build of {known} for {case.platform} fits {', '.join(parts)}."
+    yield f"No build of {known} for {case.platform} fits: {', '.join(parts)}."
     if case.tegra:
         yield f"{case.tegra[0].upper()}{case.tegra[1:]}."
     if case.drive.supposed and some:
         yield case.drive.supposed
     if len(case.asked) < len(case.builds):
-        yield f"Only torch {case.keep} was asked for."
+        yield f"You asked for torch {case.keep} only."
     if some and any(build.variant == "cpu" for build in case.builds):
-        yield "A CPU build would run, without the GPU."
+        yield "The CPU build would run, without the GPU."
 
 
 # --- the other variants: of the chosen release, and of every newer one ---------------------------
@@ -164,7 +216,7 @@ def rejections(chosen: TorchBuild, case: Case) -> tuple[Rejection, ...]:
     newer = _newest_of_each(
         build for build in since if build.variant not in same or build.torch > chosen.torch
     )
-    better = "the default of this platform" if chosen.default else "preferred"
+    better = "the default for this platform" if chosen.default else "preferred"
     too = f"It fits too; {chosen.variant} is {better}."
     texts = {
         variant: [_against(build, case, too if build in case.asked else None)]
@@ -211,11 +263,8 @@ def _announced(chosen: TorchBuild, case: Case) -> OptStr:
     if not waiting:
         return None
     names = [build.variant for build in waiting if build.torch == waiting[0].torch]
-    verb, past = ("is", "was") if len(names) == 1 else ("are", "were")
-    return (
-        f"torch {waiting[0].torch} {' and '.join(names)} {verb} announced and {past} not seen "
-        "published: what exists for certain comes first."
-    )
+    which = f"torch {waiting[0].torch} ({' and '.join(names)})"
+    return f"{which} is announced, but no published wheel is known."
 
 
 def _newest_of_each(builds: Iterable[TorchBuild]) -> dict[str, TorchBuild]:
@@ -235,7 +284,7 @@ def _against(build: TorchBuild, case: Case, too: OptStr) -> str:
     """
     demand = case if build.cuda is None else case.whole or case
     kept = "It fits too; the installed release is kept."
-    fits = kept if case.keep is None else f"It fits, and the wish is for {case.keep}."
+    fits = kept if case.keep is None else f"It fits, but you asked for {case.keep}."
     return reason(build, demand) or too or fits
 
 
@@ -254,9 +303,9 @@ def _with_release(text: str, build: TorchBuild) -> str:
 def _costs(build: TorchBuild, free: TorchBuild | None, case: Case) -> Iterator[str]:
     """What is given up for the constraint. free: what would be chosen without it."""
     if free is None or (free.torch, free.variant) == (build.torch, build.variant):
-        yield "The wish costs nothing: without it the same build would be chosen."
+        yield "Without your request the same build would be chosen."
         return
-    yield f"Without the wish it would be torch {free.torch} {free.variant}."
+    yield f"Without your request it would be torch {_label(free)}."
     yield from [*_lost(build, free, case)] or [_NOTHING_LOST]
 
 
@@ -265,12 +314,12 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
     if count := len({other.torch for other in newer if other.published}):
         many = f"{count} newer releases" if count > 1 else "one newer release"
         since = f"{build.released} to {free.released}"
-        yield f"The wish gives up {many}, up to torch {free.torch} ({since})."
+        yield f"You give up {many}, up to torch {free.torch} ({since})."
     slow = [str(gpu) for gpu in on_ptx(build, case) if gpu not in on_ptx(free, case)]
     if slow and build.cuda is not None:
         yield (
-            f"The wish costs machine code: capability {', '.join(slow)} runs on PTX, where torch "
-            f"{free.torch} {free.variant} has code of its own."
+            f"You give up machine code: compute capability {', '.join(slow)} runs on PTX, while "
+            f"torch {_label(free)} has code of its own."
         )
     installed = {package.name for package in case.machine.packages or ()}
     for name in (*_ALWAYS, *(name for name in _WHERE_INSTALLED if name in installed)):
@@ -278,7 +327,7 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
         if had is not None and has is None:
             yield f"No {name} is known for torch {build.torch}; torch {free.torch} has {had}."
     if build.archs_uncertain and not free.archs_uncertain:
-        yield f"What torch {build.torch} has code for is less certain than for {free.torch}."
+        yield f"It is less certain which GPUs torch {build.torch} has code for than {free.torch}."
 
 
 def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> OptStr:

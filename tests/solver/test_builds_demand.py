@@ -113,7 +113,7 @@ def test_an_unknown_driver_under_windows_counts_by_the_numbers_of_windows() -> N
         version=DriverVersion("528.33"),
         cuda=Version("12.0"),
         numbers="Windows",
-        supposed="The driver's version is not known: this counts on 528.33 or newer.",
+        supposed="The driver's version is not known; this build assumes 528.33 or newer.",
     )
 
 
