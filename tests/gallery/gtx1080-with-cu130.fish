@@ -2,7 +2,7 @@
 # examined: /home/ada/venv/bin/python
 #
 # error: torch 2.14.1+cu130 was not built for your GTX 1080
-#   Your GTX 1080 is sm_61; this build contains sm_75 … sm_120 only. Kernels fail with "no
+#   Your GTX 1080 is sm_61; this build contains sm_75 to sm_120 only. Kernels fail with "no
 #   kernel image is available for execution on the device".
 #
 
@@ -12,8 +12,8 @@ function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status
 
 # 1. Install the cu126 build of torch 2.14.1 (changes this environment)
-#    torch 2.14.1 is installed and is kept.
-#    It has code for capability 6.1 (sm_60).
+#    You keep torch 2.14.1: its cu126 build fits this machine.
+#    The default build (cu130) does not fit: it has no code for compute capability 6.1.
 #    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on
 #    top.
 /home/ada/venv/bin/python -m pip uninstall -y torch; or exit $status

@@ -12,9 +12,8 @@ HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
 trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 
 # 1. Install the cu130 build of torch 2.14.1 (changes this environment)
-#    torch 2.14.1 is installed and is kept.
-#    torch 2.15.0 cu130 and cu132 are announced and were not seen published: what exists for
-#    certain comes first.
+#    You keep torch 2.14.1: its cu130 build fits this machine.
+#    A plain `pip install torch` brings the CPU build on this platform.
 #    The size of the download is not known.
 'C:\Users\ada\venv\Scripts\python.exe' -m pip uninstall -y torch torchvision
 'C:\Users\ada\venv\Scripts\python.exe' -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu130
