@@ -192,7 +192,7 @@ class Exit:
     def _is_argument(self, word: str) -> bool:
         if word in _ARGUMENTS or self._is_requirement(word) or _is_address(word):
             return True
-        return any(_fits(pattern, word) for pattern in (_VALUE, _MADE, _SYSTEM))
+        return any(_fits(pattern, word) for pattern in (_VALUE, _MADE, _SYSTEM, _ACCESS))
 
     def _is_requirement(self, text: str) -> bool:
         """Whether it is a project of the tables, with or without a version (PEP 440)."""
@@ -213,7 +213,7 @@ def _is_address(text: str) -> bool:
 
 def _is_setting(name: str, value: OptStr) -> bool:
     """Whether a variable may be set to that or, with None, be unset."""
-    known = name in NAMES or name == "TMPDIR" or name.startswith(PREFIXES)
+    known = name in NAMES or name in ("TMPDIR", "APPTAINER_NV") or name.startswith(PREFIXES)
     return known and name.isidentifier() and (value is None or _fits(_SETTING, value))
 
 
@@ -240,7 +240,7 @@ _REQUIREMENT = (
 )
 _HOSTS = frozenset(
     {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "pypi.org"}
-    | {"developer.download.nvidia.com"}
+    | {"developer.download.nvidia.com", "nvidia.github.io"}
 )
 _HOST = r"(?i)[a-z0-9](?:[a-z0-9-]{0,62}\.){0,8}[a-z0-9-]{0,62}"
 _ADDRESS = r"https://(?P<host>[a-z.-]+)(?:/[A-Za-z0-9._+-]+)*/?"
@@ -275,6 +275,8 @@ _PROGRAMS = frozenset(
     mhwd ubuntu-drivers nixos-rebuild modprobe nvidia-modprobe nvidia-smi systemctl dkms akmods
     mokutil kmodgenca update-initramfs dracut dracut-rebuild mkinitcpio ldconfig wsl.exe
     winget wget curl dpkg apk xbps-install emerge
+    docker podman nerdctl nvidia-ctk lxc incus pct mount ulimit usermod srun bsub qsub
+    nvidia-cuda-mps-control fuser ps grep grubby update-grub
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
@@ -290,6 +292,14 @@ _ARGUMENTS = frozenset(
     -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo /tmp/cuda-keyring.deb
     build-essential base-devel build-base gcc-c++ sys-devel/gcc cuda python3-torch
     Microsoft.VCRedist.2015+.x64
+    $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus
+    --gres=gpu:1 --pty --rm --runtime=containerd --runtime=docker --update-kernel=ALL
+    --output=/etc/cdi/nvidia.yaml --args=iommu=pt all bash cdi configure containerd
+    create-dev-char-symlinks docker docker.io/library/ubuntu generate list num=1 nvidia-smi
+    nvidia-container-toolkit nvidia.com/gpu=all pid,user,etime,cmd remount,size=8G run runtime
+    RegistryDwords /proc/driver/nvidia/params select=1:ngpus=1 switch system ubuntu 65536 /dev/shm
+    /usr/share/keyrings/nvidia-container-toolkit-keyring.asc
+    /etc/yum.repos.d/nvidia-container-toolkit.repo
     /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
     """.split()  # noqa: SIM905
 )
@@ -299,6 +309,9 @@ _VALUE = (
     r"|python3(?:\.\d{1,2}|\d{0,2})-(?:dev|devel|venv)|nvidia/label/cuda-\d{1,2}\.\d\.0"
     r"|/etc/yum\.repos\.d/cuda-(?:rhel|fedora|amzn)\d{1,4}\.repo"
 )
+_GROUP = r"(?:video|render|nvidia|gpu|gpus|gpuusers|cuda|vglusers)"
+_ACCESS = rf"{_GROUP}(?:,{_GROUP}){{0,2}}|/dev/nvidia\d{{1,2}}|\d{{1,7}}(?:,\d{{1,7}}){{0,7}}"
+"""Groups of device nodes, the nodes themselves, and the numbers of processes."""
 _CONDA = frozenset(
     {"pytorch", "pytorch-gpu", "pytorch-cpu", "pytorch-cuda", "cudatoolkit", "cuda-version"}
     | {"cudnn", "mkl", "python", "opencv", "faiss", "cuda-toolkit", "gcc", "gxx", "libstdcxx-ng"}
@@ -318,7 +331,12 @@ _LIBRARIES = (
     r"|/usr/local/cuda(?:-\d{1,2}\.\d{1,2})?/(?:lib64|lib|compat|extras/CUPTI/lib64"
     r"|targets/(?:x86_64|sbsa|aarch64)-linux/lib)"
 )
+_INTERFACE = (
+    r"(?:eth|ib|bond)\d{1,3}|eno\d{1,4}|en[pP]\d{1,5}(?:[ps]\d{1,3}){1,2}(?:f\d)?(?:np\d)?"
+    r"|ens\d{1,4}(?:f\d)?(?:np\d)?|ibp\d{1,3}s\d{1,3}"
+)
 _SETTING = (
+    rf"{_INTERFACE}|WARN|"
     r"\d{1,9}(?:,\d{1,4})*|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
     r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g\+\+-\d{1,2}"

@@ -375,8 +375,12 @@ def has_lines(step: Step) -> bool:
 
 
 def elevation(step: Step, machine: Machine, shell: Shell) -> str:
-    """What goes before a step's commands: nothing where they run as root already."""
-    return shell.elevate if step.needs_root and not machine.platform.root else ""
+    """What goes before a step's commands: nothing where they run as root already.
+
+    Root of a container is not root of its host.
+    """
+    is_root = step.where == "here" and machine.platform.root
+    return shell.elevate if step.needs_root and not is_root else ""
 
 
 def command_lines(

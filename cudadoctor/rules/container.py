@@ -14,8 +14,12 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, container_option, grant_gpu
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies import (
+    container_option,
+    grant_gpu,
+    larger_shm,
+    restart_container,
+)
 from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NO_PERMISSION,
@@ -48,19 +52,24 @@ _SHM_WORDS = (
 
 @rule(
     "container-no-gpu",
-    title="The host has an NVIDIA GPU, and this container was started without it",
+    title="This container was started without the GPU",
 )
 def container_no_gpu(m: Machine) -> Answer:
-    """Device nodes or driver libraries are missing inside, so torch finds no driver.
+    """The host's NVIDIA driver is loaded, but this container got no GPU from it. A driver installed
+    in the image does not help: CUDA needs the host's.
 
-    A container shows the host's /proc/driver/nvidia and PCI bus, granted or not, which tells this
-    from gpu-not-detected. NVIDIA_VISIBLE_DEVICES=all is set by many images and proves nothing.
-    Where the nodes are there and only libcuda is missing, see container-driver-caps; where access
-    was there and was lost, container-gpu-lost.
+    torch reports "Found no NVIDIA driver on your system". To check by hand, run `ls /dev/nvidia*`
+    in the container: it finds nothing, while `nvidia-smi` works on the host.
 
-    Cured by how the container is started (docker run --gpus all, --device nvidia.com/gpu=all, --nv,
-    a GPU in the pod's limits), with NVIDIA's container toolkit on the host. A driver installed in
-    the image makes it worse.
+    Every container shows the host's /proc/driver/nvidia and PCI bus, with or without a GPU. Many
+    images set NVIDIA_VISIBLE_DEVICES=all, so that variable proves nothing either.
+
+    Look-alikes: if the device nodes are there and only libcuda is missing, see
+    container-driver-caps. If the GPU worked in this container before, see container-gpu-lost.
+
+    Fix: start the container with the GPU: `--gpus all` for Docker, `--device nvidia.com/gpu=all`
+    for Podman, `--nv` for Apptainer, `nvidia.com/gpu: 1` in the limits of a pod. Docker and Podman
+    need the NVIDIA Container Toolkit on the host.
     """
     if (
         not m.container.kind
@@ -74,7 +83,7 @@ def container_no_gpu(m: Machine) -> Answer:
         if m.container.dxg is not False or m.torch.build != "cuda":
             return None
         return Found(
-            title="This container on WSL was started without the GPU",
+            why="Windows passes its GPU on as /dev/dxg, and this container did not get it.",
             evidence=("container.kind", "container.dxg", "platform.wsl"),
             sure=False,
             remedies=grant_gpu(m),
@@ -100,16 +109,18 @@ def _is_of_gpu(node: Node) -> bool:
 
 @rule(
     "container-driver-caps",
-    title="The container got the GPU without the driver's library for computing",
+    title="The container has the GPU but not CUDA: libcuda is not mounted",
 )
 def container_driver_caps(m: Machine) -> Answer:
-    """NVIDIA_DRIVER_CAPABILITIES is {capabilities}, so the toolkit did not mount libcuda.
+    """NVIDIA_DRIVER_CAPABILITIES is {capabilities}. Without compute in it, the NVIDIA Container
+    Toolkit does not mount libcuda.so.1.
 
+    nvidia-smi works in this container, but torch reports "Found no NVIDIA driver on your system".
     The variable chooses which driver libraries are mounted: compute brings libcuda, utility brings
-    nvidia-smi and NVML. Unset, it means both. nvidia-smi works here and torch finds no driver.
+    nvidia-smi and NVML. If it is not set, both are mounted.
 
-    Cured by compute,utility in that variable when the container is started. Changing it inside a
-    running container does nothing.
+    Fix: start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility. Changing the variable
+    inside a running container has no effect.
     """
     if (
         not m.container.kind
@@ -132,16 +143,16 @@ def container_driver_caps(m: Machine) -> Answer:
 
 @rule(
     "container-driver-caps",
-    title="The container got the GPU without the driver's library for computing",
+    title="The container has the GPU but not CUDA: libcuda is not mounted",
 )
 def container_without_libcuda(m: Machine) -> Answer:
-    """The driver answers in here, and the loader finds no libcuda.so.1, which torch needs.
+    """The driver answers, but the loader finds no libcuda.so.1, which torch needs. The NVIDIA
+    Container Toolkit mounts it with the capability compute.
 
-    The container toolkit mounts that library with the capability compute, which it does unless
-    NVIDIA_DRIVER_CAPABILITIES says otherwise. A container whose files were mounted by hand, or
-    whose loader cache is older than the mount (`ldconfig` renews it), lacks it too.
+    This also happens if the driver's files were mounted by hand, or if the loader's cache is older
+    than the mount: then `ldconfig` as root in the container is enough.
 
-    Cured by starting the container through the toolkit with compute,utility.
+    Fix: start the container through the toolkit, with NVIDIA_DRIVER_CAPABILITIES=compute,utility.
     """
     if (
         not m.container.kind
@@ -154,7 +165,7 @@ def container_without_libcuda(m: Machine) -> Answer:
     ):
         return None
     hearsay = only_smi_answers(m) and not torch_fails(m)
-    title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
+    title = "nvidia-smi reaches driver {driver}, but libcuda.so.1 is missing"
     return Found(
         title=title if hearsay else None,
         evidence=("gpus", "driver.libcuda.why"),
@@ -169,21 +180,27 @@ def with_compute(m: Machine) -> Remedies:
     return container_option(
         m,
         "driver-capabilities",
-        "Start the container with the driver's compute and utility libraries",
+        "Start the container with CUDA's driver library",
         "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     )
 
 
-@rule("container-gpu-lost", title="The container lost its access to the GPU while it was running")
+@rule("container-gpu-lost", title="The container lost its GPU while it was running")
 def container_gpu_lost(m: Machine) -> Answer:
-    """The device nodes are there and the container's device rules refuse them, as after a reload.
+    """The device nodes are there, but the container's device rules (cgroup) refuse them. A
+    `systemctl daemon-reload` on the host does this to running containers.
 
-    A reload of systemd on the host writes the device rules of running containers anew and forgets
-    the GPUs that were added behind its back. NVML then says "Unknown Error" at its start, opening a
-    node answers EPERM, and a new container works. With EACCES it would be device-permission.
+    nvidia-smi reports "Failed to initialize NVML: Unknown Error", and opening a node fails with
+    "Operation not permitted" (EPERM). A new container on the same host works.
 
-    A restart of the container cures it for now. For good: CDI instead of the legacy hook, or links
-    under /dev/char (nvidia-ctk system create-dev-char-symlinks) on the host.
+    systemd rewrites the device rules of running containers and drops the GPUs, which the runtime
+    had added without telling it.
+
+    Look-alikes: "Permission denied" (EACCES) is device-permission, a matter of groups.
+
+    Fix: restart the container. To keep it from returning, create links for the GPUs under /dev/char
+    (`nvidia-ctk system create-dev-char-symlinks --create-all` on the host), or start containers
+    with CDI (`--device nvidia.com/gpu=all`).
     """
     if not m.container.kind or cuda_works(m):
         return None
@@ -195,36 +212,38 @@ def container_gpu_lost(m: Machine) -> Answer:
     barred = refused and m.driver.nvml.loads is not False and not (code == SUCCESS and started(m))
     if code != UNKNOWN and not barred:
         return None
+    box = m.container.kind == "lxc"
     return Found(
         evidence=(code_path(m), "driver.nodes" if refused else "container.kind"),
         sure=refused,
-        remedies=by_hand(
-            "restart-container",
-            "Start the container anew",
-            "Restart the container. So that it does not return, use CDI on the host "
-            "(`--device nvidia.com/gpu=all`), or run there, as root, "
-            "`nvidia-ctk system create-dev-char-symlinks --create-all`.",
-            keeper_of(m),
-        ),
+        title="The container may not open the GPU's device nodes" if box else None,
+        why="Its configuration has no line that allows them, so opening one fails with EPERM."
+        if box
+        else None
+        if refused
+        else 'NVML reports "Unknown Error", as after a systemctl daemon-reload on the host.',
+        remedies=restart_container(m),
     )
 
 
 @rule(
     "shm-too-small",
-    title="/dev/shm holds {mebibytes} MiB",
+    title="/dev/shm has only {mebibytes} MiB",
     severity=INFO,
     essential=False,
 )
 def shm_too_small(m: Machine) -> Answer:
-    """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full.
+    """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full. Several
+    GPUs or workers need gigabytes.
 
-    64 MiB is the default of Docker and Kubernetes. One process without workers needs none of it;
-    several GPUs or workers do. A full /dev/shm shows as "Bus error" of a worker or as errno 28 for
-    a file named torch_ or nccl-. A worker that was "Killed" ran out of memory instead, and "Too
-    many open files" is ulimit.
+    64 MiB is the default of Docker and Kubernetes. A full /dev/shm shows as "DataLoader worker is
+    killed by signal: Bus error", or as "No space left on device" (errno 28) for a file named torch_
+    or nccl-. To check by hand: `df -h /dev/shm`.
 
-    Cured by --shm-size=8g or --ipc=host, in Kubernetes by an emptyDir in memory on /dev/shm. Zero
-    workers are a test, not a cure.
+    Look-alikes: a worker that was "Killed" ran out of memory, and "Too many open files" is ulimit.
+
+    Fix: --shm-size=8g (or --ipc=host) when the container is started; in Kubernetes an emptyDir of
+    medium Memory on /dev/shm. num_workers=0 is a test, not a fix: it makes loading slow.
     """
     if m.platform.system not in (None, "Linux"):
         return None
@@ -235,16 +254,8 @@ def shm_too_small(m: Machine) -> Answer:
     severity = INFO if (visible_count(m) or 0) < 2 else WARNING
     return Found(
         evidence=("limits.shm_bytes", message),
-        values={"mebibytes": "too few" if size is None else size // _MIB},
+        values={"mebibytes": "" if size is None else size // _MIB},
+        title="/dev/shm is too small" if size is None else None,
         severity=ERROR if message else severity,
-        remedies=container_option(
-            m, "shm-size", "Give the container a larger /dev/shm", "--shm-size=8g"
-        )
-        if m.container.kind
-        else by_hand(
-            "shm-size",
-            "Make /dev/shm larger",
-            "As root: `mount -o remount,size=8G /dev/shm`; for good, in /etc/fstab.",
-            "admin",
-        ),
+        remedies=larger_shm(m),
     )

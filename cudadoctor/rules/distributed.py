@@ -12,11 +12,17 @@ from cudadoctor.model.findings import (
     LIKELY,
     POSSIBLE,
     WARNING,
+    Remedies,
 )
 from cudadoctor.model.machine import GpuPair, Machine, OptInt, OptStr, Stage, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, unset_variables
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies import (
+    allow_p2p,
+    by_hand,
+    set_variables,
+    unset_variables,
+    without_p2p,
+)
 from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works, variable
 
 _LEAST = {
@@ -33,18 +39,21 @@ _PORTS = 1 << 16
 
 @rule(
     "ddp-launch",
-    title="{name} is {value}, and this process sees {count} GPUs",
+    title="{name} is {value}, but the number of visible GPUs is {count}",
     severity=WARNING,
 )
 def more_ranks_than_gpus(m: Machine) -> Answer:
-    """Each process of a node takes the GPU of its LOCAL_RANK, counted from 0, and that one is
-    not there.
+    """Each process uses the GPU with the number of its LOCAL_RANK, counted from 0. Start one
+    process per visible GPU.
 
-    torch.cuda.set_device then ends in "invalid device ordinal" (CUDA error 101). Told from
-    ddp-rank-device, where there are GPUs enough and the ranks land on one. A launcher that gives
-    each process one visible GPU has them all use cuda:0, and must say so to the program.
+    torch.cuda.set_device stops with "invalid device ordinal" (CUDA error 101). To check by hand:
+    `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
 
-    Start as many processes per node as there are GPUs: torchrun --nproc-per-node.
+    Look-alikes: with enough GPUs for all processes, but all of them on the same one, it is
+    ddp-rank-device. Some launchers give each process one visible GPU; then every process has to use
+    cuda:0.
+
+    Fix: start as many processes per node as there are GPUs: `torchrun --nproc-per-node=2` for two.
     """
     env = need(m.env, "env")
     rank, size = _number(env, "LOCAL_RANK"), _number(env, "LOCAL_WORLD_SIZE")
@@ -61,9 +70,9 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
         sure=False,
         remedies=by_hand(
             "ranks-per-node",
-            "Start as many processes as there are GPUs",
-            f"Start {count} processes on this node: `torchrun --nproc-per-node={count} ...`, "
-            "or give the job more GPUs.",
+            "Start one process per GPU",
+            f"Start your script with `torchrun --nproc-per-node={count}` in place of python, or "
+            "request more GPUs for the job.",
         ),
     )
 
@@ -81,17 +90,17 @@ def _visible(m: Machine) -> tuple[OptInt, str]:
     return count, "gpus"
 
 
-@rule("ddp-launch", title="{name} is {value}, and {bound} is {limit}", severity=WARNING)
+@rule("ddp-launch", title="{name}={value} is too high for {bound}={limit}", severity=WARNING)
 def launcher_variables(m: Machine) -> Answer:
-    """Ranks are numbered from 0 up to one less than their number, so this process has no place.
+    """Ranks are counted from 0, so {name} must be below {bound}. The values may be left over from
+    an earlier job.
 
     torch.distributed reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT with init_method="env://",
-    and many programs start it as soon as RANK and WORLD_SIZE are set. Then one that is missing ends
-    in "environment variable ... expected, but not set", and one that is wrong in a wait for others
-    that never come. MASTER_ADDR alone is no sign of anything.
+    and many programs start it as soon as RANK and WORLD_SIZE are set. If one is missing, they stop
+    with "environment variable ... expected, but not set". If one is wrong, they wait for other
+    processes that never come. To check by hand: `env | grep -E "RANK|WORLD_SIZE|MASTER_"`.
 
-    torchrun, mpirun wrappers and srun scripts set them together; a shell that kept them from an
-    earlier job should drop them.
+    Fix: unset them, and let torchrun, mpirun or the job script set all of them for each process.
     """
     env = need(m.env, "env")
     found = _ill_set({name: value.strip() for name, value in env.items()})
@@ -102,9 +111,9 @@ def launcher_variables(m: Machine) -> Answer:
     ]
     launched = by_hand(
         "launch-ranks",
-        "Start all processes with one launcher",
-        "Start the program with `torchrun`, which sets all of them together; in a job script "
-        "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process.",
+        "Let torchrun set these variables",
+        "Start your script with `torchrun` in place of python: it sets all of them together. In a "
+        "job script, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process.",
     )
     return replace(found, remedies=(unset_variables(m, *names) if names else ()) + launched)
 
@@ -125,8 +134,8 @@ def _ill_set(env: dict[str, str]) -> Answer:
             return Found(
                 evidence=(f"env.{name}",),
                 values={"name": name, "value": env[name][:40]},
-                title="{name} is {value}, which no launcher sets",
-                why="torch.distributed reads this variable as a number, and cannot start so.",
+                title="{name}={value} is not a valid number",
+                why="torch.distributed reads {name} as soon as it starts, and stops with an error.",
             )
     for name, bound in _BOUNDS:
         value, limit = _number(env, name), _number(env, bound)
@@ -141,26 +150,31 @@ def _ill_set(env: dict[str, str]) -> Answer:
     return Found(
         evidence=("env.RANK", "env.WORLD_SIZE"),
         values={"missing": missing},
-        title="RANK and WORLD_SIZE are set, and without {missing}",
-        why="torch.distributed starts from all of these variables and fails without one.",
+        title="RANK and WORLD_SIZE are set, but not {missing}",
+        why='torch.distributed needs all of them. It stops with "environment variable expected, '
+        'but not set".',
         sure=False,
     )
 
 
 @rule(
     "nccl-network-interface",
-    title="{name} names {value}, and no network interface here is called so",
+    title="{name}={value} matches no network interface",
     severity=WARNING,
 )
 def network_interface(m: Machine) -> Answer:
-    """NCCL and Gloo connect the processes over the interface that this variable names.
+    """NCCL and Gloo connect the processes through the interface in this variable. This machine has
+    {present}.
 
-    "Bootstrap : no socket interface found" is NCCL's refusal, also between GPUs of one machine.
+    NCCL stops with "Bootstrap : no socket interface found", also between the GPUs of one machine.
+    To check by hand: `ip -brief link`. The value often comes with a job script from another
+    cluster, or into a container, whose interfaces have other names than the host's.
+
     NCCL reads beginnings of names, separated by commas: = in front asks for the whole name, ^
-    excludes. Gloo reads whole names. The values come with a job script from another cluster, or
-    from a container whose network has other names than the host's.
+    excludes names. Gloo reads whole names.
 
-    Cured by unsetting it, or by a name that `ip -brief link` lists.
+    Fix: unset the variable: NCCL finds an interface by itself. Between several machines, set it to
+    the interface that leads to the others.
     """
     env = need(m.env, "env")
     wanted = {name: env[name].strip() for name in _READ_BY if env.get(name, "").strip()}
@@ -172,11 +186,26 @@ def network_interface(m: Machine) -> Answer:
         if present and not _READ_BY[name](value, present):
             return Found(
                 evidence=(f"env.{name}", "limits.interfaces"),
-                values={"name": name, "value": value[:60]},
+                values={"name": name, "value": value[:60], "present": present[:8]},
                 severity=WARNING if several else INFO,
-                remedies=unset_variables(m, name),
+                remedies=_right_interface(m, name, present),
             )
     return None
+
+
+_VIRTUAL = re.compile(r"lo|(?:docker|br-|veth|virbr|cni|flannel|cali|tun|tap|tailscale|wg|lxc)")
+"""Interfaces that lead to no other machine of a cluster."""
+
+
+def _right_interface(m: Machine, name: str, present: Strings) -> Remedies:
+    """NCCL's own choice; between machines the only interface that leads out, if there is one."""
+    unset = unset_variables(m, name)
+    real = [interface for interface in present if not _VIRTUAL.match(interface)]
+    nodes = (_number(m.env or {}, "WORLD_SIZE") or 1) > len(live_gpus(m))
+    if len(real) != 1 or not nodes:
+        return unset
+    title = f"Set {name} to the interface of this machine"
+    return set_variables("set-interface", title, {name: real[0]}) + unset
 
 
 def _nccl_finds(value: str, present: Strings) -> bool:
@@ -203,12 +232,12 @@ _NEAR = ("internal", "switch", "switches", "bridge")
 """Both below one root of the PCI tree: data-centre GPUs reach each other there."""
 _BY_THE_BOARD = ("chipset", "topology", "disabled", "unsupported")
 _WORDS = {
-    "chipset": "the board's chipset does not support it",
-    "gpu": "the GPUs do not support it",
-    "topology": "the way between their PCI roots does not support it",
-    "disabled": "a setting of the driver disables it",
+    "chipset": "the mainboard's chipset does not support it",
+    "gpu": "these GPUs do not support it",
+    "topology": "the PCIe path between them does not support it",
+    "disabled": "a driver setting disables it",
     "unsupported": "it is not supported",
-    "unknown": "for a reason that the driver does not name",
+    "unknown": "the driver gives no reason",
 }
 _UNEQUAL = ("gradients of the ranks are not equal", "gradients are off by")
 _STUCK = ("no answer", "did not end", "nothing within", "ended, since", "timed out", "timeout")
@@ -222,20 +251,25 @@ _NCCL = re.compile(
 
 @rule(
     "p2p-not-possible",
-    title="GPU {first} and GPU {second} do not reach each other's memory: {reason}",
+    title="No P2P between GPU {first} and GPU {second}: {reason}",
     severity=INFO,
     essential=False,
 )
 def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
-    """Copies between them go through the memory of the host, which is slower; NCCL sees to it.
+    """Copies between them go through host memory. That is slower, but NCCL does it by itself.
 
-    GeForce cards from the RTX 40 series on, and pairs of different models, have no P2P by design,
-    and in virtual machines the hypervisor decides: there this is information, and nothing is to be
-    done. Data-centre GPUs below one root of the PCI tree have it, and where the driver denies it to
-    them, the firmware, an IOMMU or a setting of the module stands between: then it is a warning.
+    GeForce cards from the RTX 40 series on have no P2P by design, and neither have pairs of
+    different models. In a virtual machine the hypervisor decides. In these cases there is nothing
+    to do. Two equal data-center GPUs below one PCIe root do have it: if the driver denies it, the
+    firmware, an IOMMU or a module option is in the way, and this is a warning.
 
-    `nvidia-smi topo -p2p r` shows all pairs. Told from nccl-p2p-broken, where the driver offers P2P
-    and it does not work. NCCL_P2P_DISABLE=1 changes nothing here.
+    To check by hand: `nvidia-smi topo -p2p r` shows all pairs.
+
+    Look-alikes: if the driver offers P2P and it does not work, see nccl-p2p-broken.
+    NCCL_P2P_DISABLE=1 changes nothing here.
+
+    Fix: none is needed, except for data-center GPUs: look for NVreg_RegistryDwords in
+    /etc/modprobe.d, then at ACS in the firmware settings.
     """
     live = live_gpus(m)
     if len(live) < 2 or any(gpu.mig for gpu in live):
@@ -247,19 +281,12 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
         return None
     shown = (odd or refused)[0]
     reason = _WORDS[shown.p2p or "unknown"]
-    remedies = by_hand(
-        "allow-p2p",
-        "Find what keeps the GPUs from P2P",
-        "Look for settings of the module in /etc/modprobe.d (NVreg_RegistryDwords), then at "
-        "the firmware's settings for ACS and PCIe, and at a newer firmware of the board.",
-        keeper_of(m),
-    )
     return Found(
         evidence=(f"driver.pairs.{pairs.index(shown)}",),
         values={"first": shown.first, "second": shown.second, "reason": reason},
         severity=WARNING if odd else INFO,
         sure=not odd,
-        remedies=remedies if odd else (),
+        remedies=allow_p2p(m) if odd else (),
     )
 
 
@@ -279,18 +306,23 @@ def _ought_to_work(pair: GpuPair, m: Machine, kb: Knowledge) -> bool:
 
 @rule(
     "nccl-p2p-broken",
-    title="P2P between the GPUs does not work: the ranks {what}",
+    title="P2P transfers between the GPUs fail: the ranks {what}",
 )
 def nccl_p2p_broken(m: Machine) -> Answer:
-    """{between}, and what one GPU writes does not arrive at the other as it should.
+    """{between}, and data from one GPU does not arrive at the other. NCCL_P2P_DISABLE=1 sends it
+    through host memory: slower, but correct.
 
-    With an IOMMU that translates, or with ACS on the bridges, what one GPU sends to another takes
-    the way to the root of the PCI tree and may be lost there: the first all-reduce hangs with every
-    GPU at 100 %, or its sums are wrong. A pair of GPUs that the driver gives no P2P cannot show it.
+    The first all-reduce hangs with every GPU at 100 %, or its sums are wrong. To check by hand, run
+    the same program with NCCL_P2P_DISABLE=1: if it works then, this is the cause.
 
-    Proven where NCCL_P2P_DISABLE=1 cures it. That variable shows the cause and costs speed: it is
-    not to stay. Cured by whoever runs the machine: the IOMMU in passthrough mode (`iommu=pt` on the
-    kernel's command line), ACS off in the firmware where no virtual machine needs it.
+    An IOMMU that translates addresses, or ACS on the PCIe bridges, sends what one GPU writes to
+    another up to the root of the PCIe tree, where it may be lost.
+
+    Look-alikes: pairs for which the driver offers no P2P are p2p-not-possible; NCCL does not use it
+    there.
+
+    Fix: the variable works at once. For good, put the IOMMU into passthrough mode (`iommu=pt` on
+    the kernel command line), or turn ACS off in the firmware if no virtual machine needs it.
     """
     stage = _ranks_that_failed(m)
     if stage is None or len(live_gpus(m)) < 2 or variable(m, "NCCL_P2P_DISABLE") == "1":
@@ -304,14 +336,7 @@ def nccl_p2p_broken(m: Machine) -> Answer:
         evidence=(f"smoke.stages.{number}.detail", "driver.pairs", evidence),
         values={"what": what, "between": between},
         confidence=LIKELY if evidence else POSSIBLE,
-        remedies=by_hand(
-            "p2p-way",
-            "Give the GPUs a straight way to each other",
-            "First a test: the same program with NCCL_P2P_DISABLE set to 1. Where that runs, "
-            "put the IOMMU into passthrough mode (the kernel's option iommu=pt), then look at ACS "
-            "in the firmware; virtual machines that are given devices need both as they are.",
-            keeper_of(m),
-        ),
+        remedies=without_p2p(m, evidence),
     )
 
 
@@ -327,7 +352,7 @@ def _ranks_that_failed(m: Machine) -> tuple[int, str] | None:
 def _how(stage: Stage) -> OptStr:
     text, failed = (stage.detail or "").lower(), stage.status == "failed"
     if failed and any(words in text for words in _UNEQUAL):
-        return "computed wrong gradients"
+        return "compute wrong gradients"
     stuck = failed and "nccl" in text and any(words in text for words in _STUCK)
     return "hang" if (stuck or stage.status == "timed-out") and not _STATED.search(text) else None
 
@@ -335,27 +360,29 @@ def _how(stage: Stage) -> OptStr:
 def _between(m: Machine) -> tuple[str, OptStr]:
     """What stands between the GPUs, and the fact that shows it, where that explains much."""
     for field, value, what in (
-        ("iommu", "translated", "An IOMMU translates"),
-        ("acs", True, "ACS redirects"),
+        ("iommu", "translated", "An IOMMU translates the addresses of PCIe transfers"),
+        ("acs", True, "ACS redirects PCIe transfers to the root of the PCIe tree"),
     ):
         for number, device in enumerate(m.pci or ()):
             if device.vendor == "nvidia" and getattr(device, field) == value:
-                return f"{what} what the GPUs send each other", f"pci.{number}.{field}"
+                return what, f"pci.{number}.{field}"
     return "The driver offers P2P over PCIe", None
 
 
 @rule(
     "nccl-other",
-    title="NCCL fails between the GPUs of this machine: {words}",
+    title="NCCL failed between the GPUs of this machine: {words}",
 )
 def nccl_other(m: Machine) -> Answer:
-    """The ranks of the training step could not talk, and NCCL's own words are all that is known.
+    """Each GPU works alone, but the ranks of the training step could not talk to each other. NCCL's
+    own log names the call that failed.
 
-    Each GPU works alone. "unhandled system error" mostly means the network, shared memory or a
-    limit, "internal error" a PCI tree that cannot be read, "remote process exited" another rank
-    whose own first error counts.
+    "unhandled system error" mostly means the network, shared memory or a limit. "internal error"
+    often means that the PCIe tree cannot be read. "remote process exited" means that another rank
+    failed first: its error counts.
 
-    Cured by what its log names: NCCL_DEBUG=WARN makes it say which call failed, and where.
+    Fix: run the program again with NCCL_DEBUG=WARN. The first line with WARN of the rank that
+    failed first says what is wrong.
     """
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
         words = _NCCL.search(stage.detail or "")
@@ -365,11 +392,8 @@ def nccl_other(m: Machine) -> Answer:
                 # Without the file and line before it.
                 values={"words": words[0].strip().splitlines()[0][:120]},
                 sure=False,
-                remedies=by_hand(
-                    "nccl-debug",
-                    "Let NCCL say what failed",
-                    "Run it again with NCCL_DEBUG set to WARN; the first line of the first "
-                    "rank that complains counts.",
+                remedies=set_variables(
+                    "nccl-debug", "Run it again with NCCL's log", {"NCCL_DEBUG": "WARN"}
                 ),
             )
     return None
@@ -377,18 +401,19 @@ def nccl_other(m: Machine) -> Answer:
 
 @rule(
     "gpu-topology",
-    title="GPU {first} and GPU {second} sit at different processors",
+    title="GPU {first} and GPU {second} are attached to different CPUs",
     severity=INFO,
     essential=False,
 )
 def gpu_topology(m: Machine) -> Answer:
-    """What they exchange crosses the link between the processors, the slowest way in the machine.
+    """Data between them crosses the link between the CPUs, the slowest path in the machine. All
+    boards with two CPUs are built like this: it is not a fault.
 
-    It is how boards with two processors are built, and no fault. A job that needs a part of the
-    GPUs is faster on those of one processor; CUDA_VISIBLE_DEVICES or the scheduler chooses them.
-    Pairs with NVLink are not counted.
+    A job that needs only some of the GPUs is faster on those of one CPU: choose them with
+    CUDA_VISIBLE_DEVICES or through the scheduler. Pairs with NVLink are not counted.
 
-    `nvidia-smi topo -m` shows all pairs: SYS is this one, NODE and nearer are better.
+    To check by hand: `nvidia-smi topo -m` shows all pairs. SYS is this one; NODE, PHB, PXB and PIX
+    are closer.
     """
     pairs = need(m.driver.pairs, "driver.pairs") if len(live_gpus(m)) > 1 else ()
     for number, pair in enumerate(pairs):

@@ -11,10 +11,18 @@ from cudadoctor.model.findings import (
     ERROR,
     INFO,
     WARNING,
+    Remedies,
 )
-from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings
+from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, grant_gpu, unset_variables
+from cudadoctor.plan.remedies import (
+    free_memory,
+    grant_gpu,
+    raise_nofile,
+    set_variables,
+    start_mps,
+    unset_variables,
+)
 from cudadoctor.rules.evidence.signs import (
     SUCCESS,
     cpu_on_purpose,
@@ -89,18 +97,21 @@ _NAMED = ("GPU-", "MIG-", "<")
 """How a list of GPUs by their identifiers begins, also in a redacted document."""
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
 _MPS_FAILED = range(805, 811)
+_MPS_FULL = (808, 809)
 """The driver API's codes for an MPS daemon that is not there, not ready or full."""
 _FULL = 0.9
 """A GPU with a larger share of its memory taken has no room for a training step."""
+_CONTEXT = 400 << 20
+"""With less than this not even CUDA itself starts on a GPU."""
 _NONE_SEEN = ("no cuda", "is_available", "invalid device ordinal", "not available")
 """What a report says where a program sees too few GPUs."""
 _FILES_WORDS = ("too many open files", "received 0 items of ancdata")
 _LEAST_FILES = 1024
 _ALLOCATOR_WORDS = ("unrecognized cachingallocator option", "unrecognized key")
 _SLOWER = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "memory is asked of the driver each time",
-    "CUDA_FORCE_PTX_JIT": "all kernels are compiled anew at the start",
+    "CUDA_LAUNCH_BLOCKING": "each kernel has to finish before the next one starts",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor takes its memory from the driver",
+    "CUDA_FORCE_PTX_JIT": "all kernels are compiled again when the program starts",
 }
 _JOB = {
     "slurm": ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"),
@@ -145,14 +156,21 @@ def visible_count(m: Machine) -> OptInt:
     title="CUDA_VISIBLE_DEVICES={value} hides every GPU",
 )
 def visible_devices_hides_gpu(m: Machine) -> Answer:
-    """CUDA shows a program only the GPUs that this variable lists, so torch sees {left} of {all}.
+    """CUDA shows a program only the GPUs in this list, so torch sees {left} of {all}. nvidia-smi
+    ignores the variable and shows them all.
 
-    The list is read from the left and ends at its first invalid entry, silently: "0,7,1" on two
-    GPUs leaves GPU 0, a GPU named twice leaves none, and an empty value, -1 or quotes inside the
-    value leave none. nvidia-smi ignores the variable and shows every GPU.
+    torch reports "No CUDA GPUs are available" or "invalid device ordinal". To check by hand:
+    `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
 
-    Hiding some GPUs on purpose is normal. In a job of Slurm or Kubernetes the scheduler sets it,
-    and the way to more GPUs is to ask for them. Setting it to 0 does not switch a GPU on.
+    CUDA reads the list from the left and stops silently at the first invalid entry: on two GPUs
+    "0,7,1" leaves GPU 0. A GPU that is named twice leaves none, and so do an empty value, -1, and
+    quotes inside the value. Hiding some GPUs on purpose is normal.
+
+    Look-alikes: in a job of Slurm, LSF or PBS the scheduler sets the variable, and a job without
+    GPUs is scheduler-no-gpu.
+
+    Fix: unset the variable, or set it to GPUs that exist, before the program starts. A change
+    inside a program that has already used CUDA has no effect.
     """
     if m.env is None and torch_works(m):
         return None
@@ -176,19 +194,51 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
         title="CUDA_VISIBLE_DEVICES={value} shows {left} of {all} GPUs" if shown else None,
         values={"value": value or '""', "left": shown, "all": total},
         severity=INFO if cpu_on_purpose(m) else severity if shown else ERROR,
-        remedies=unset_variables(m, _NAME),
+        remedies=_right_list(m, value, left),
     )
 
 
-@rule("scheduler-no-gpu", title="This {scheduler} job was given no GPU")
+def _right_list(m: Machine, value: str, left: Visible) -> Remedies:
+    """The GPUs of the job, or what exists of the list, or none hidden at all."""
+    uuids = tuple(gpu.uuid or "" for gpu in m.gpus or ())
+    if m.container.scheduler in _JOB:
+        own = _own_of_job(m, len(uuids))
+        return _show(own, "Set CUDA_VISIBLE_DEVICES to the GPUs of this job") or grant_gpu(m)
+    found = (_device(entry, uuids)[0] for entry in value.split(","))
+    valid = dict.fromkeys(str(index) for index in found if index is not None)
+    unset = unset_variables(m, _NAME)
+    if left.stop and 0 < len(valid) < len(uuids) and not value.strip().startswith(_NAMED):
+        return _show(tuple(valid), "Set CUDA_VISIBLE_DEVICES to the GPUs that exist") + unset
+    return unset
+
+
+def _own_of_job(m: Machine, seen: int) -> Strings:
+    """The GPUs that Slurm gave this job, by their numbers here: a fenced job counts from 0."""
+    text = variable(m, "SLURM_STEP_GPUS") or variable(m, "SLURM_JOB_GPUS")
+    names = tuple(name.strip() for name in text.split(",") if name.strip().isdecimal())
+    if len(names) == seen:
+        return tuple(map(str, range(seen)))
+    return names if all(int(name) < seen for name in names) else ()
+
+
+def _show(numbers: Strings, title: str) -> Remedies:
+    if not numbers:
+        return ()
+    return set_variables("set-visible-devices", title, {_NAME: ",".join(numbers)})
+
+
+@rule("scheduler-no-gpu", title="This {scheduler} job has no GPU: it did not request one")
 def scheduler_no_gpu(m: Machine) -> Answer:
-    """The node has GPUs, and the job did not ask for one, so the scheduler keeps them from it.
+    """The node has GPUs, but a job sees only those that it requested. Setting
+    CUDA_VISIBLE_DEVICES by hand fails, or takes a GPU from somebody else's job.
 
-    Told by a job number without a list of GPUs, and CUDA_VISIBLE_DEVICES empty or "NoDevFiles".
-    Where a site does not fence its GPUs in, they work all the same and nothing is said.
+    The signs are a job id without a list of GPUs, and CUDA_VISIBLE_DEVICES empty or "NoDevFiles".
+    To check by hand: `scontrol show job $SLURM_JOB_ID` shows no gres/gpu under TRES.
 
-    Cured by asking for it (srun --gres=gpu:1). Setting CUDA_VISIBLE_DEVICES by hand takes a GPU
-    from somebody else, or fails.
+    Look-alikes: on nodes where the site does not fence GPUs in, they work without a request, and
+    nothing is reported. A container in the job needs the GPU passed on as well: container-no-gpu.
+
+    Fix: request a GPU when the job starts, for example with `srun --gres=gpu:1`.
     """
     scheduler = m.container.scheduler or ""
     if scheduler not in _JOB or cuda_works(m) or cpu_on_purpose(m):
@@ -212,17 +262,24 @@ def scheduler_no_gpu(m: Machine) -> Answer:
 
 @rule(
     "out-of-memory",
-    title="Other programs hold the memory of GPU {which}",
+    title="GPU {which}: the memory is in use by other processes",
     severity=WARNING,
 )
 def memory_held_by_others(m: Machine) -> Answer:
-    """More than nine tenths of the memory is taken before any program of this user has started.
+    """GPU {first} has {free} of {memory} free, and your program has not even started.
 
-    NVML lists the processes that hold it; memory without a process in the list belongs to another
-    container, another user, or a process that is ending. On a machine with unified memory (Jetson,
-    GB10) the page cache counts as used, so nothing is said there.
+    A program then stops with "CUDA out of memory", often at its first tensor. `nvidia-smi` lists
+    the processes that hold the memory. Memory without a listed process belongs to another
+    container, to another user, or to a process that crashed.
 
-    End what is not needed, or use another GPU. Processes of other users are theirs to end.
+    On machines with unified memory (Jetson, GB10) the page cache counts as used, so nothing is
+    reported there.
+
+    Look-alikes: a GPU that is nearly empty before your program starts is not this cause. Then the
+    model or the batch is too large.
+
+    Fix: stop the processes you no longer need, or use another GPU. Processes of other users are
+    theirs to stop.
     """
     full = [
         gpu
@@ -232,33 +289,45 @@ def memory_held_by_others(m: Machine) -> Answer:
     if not full or m.platform.jetson:
         return None
     message = error_with(m, "out of memory")
-    grave = ERROR if message else WARNING
-    holders = [
-        f"{process.name or 'a process of another user'} ({process.pid})"
-        for gpu in full
-        for process in gpu.processes or ()
-    ]
-    text = f"Memory is held by {', '.join(holders[:6])}. End what is yours and not needed."
-    if not holders:
-        text = "No process is listed: it belongs to another container or user, or is ending."
+    nothing_left = all(_free(gpu) < _CONTEXT for gpu in full) and not torch_works(m)
+    grave = ERROR if message or nothing_left else WARNING
+    listed = any(gpu.processes for gpu in full)
     return Found(
         evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
-        values={"which": [gpu.index for gpu in full]},
+        title=None if listed else "GPU {which}: the memory is in use, but no process is listed",
+        values={
+            "which": [gpu.index for gpu in full],
+            "first": full[0].index,
+            "free": _gibibytes(_free(full[0])),
+            "memory": _gibibytes(full[0].memory_bytes or 0),
+        },
         severity=grave if len(full) == len(live_gpus(m)) else INFO,
-        remedies=by_hand("free-memory", "Free the GPU's memory or take another GPU", text),
+        remedies=free_memory(m, tuple(full)),
     )
 
 
-@rule("ulimit", title="This process may open {nofile} files at most", severity=WARNING)
+def _free(gpu: Gpu) -> int:
+    return max(0, (gpu.memory_bytes or 0) - (gpu.memory_used_bytes or 0))
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+@rule("ulimit", title="The open-file limit is {nofile} (ulimit -n)", severity=WARNING)
 def too_few_files(m: Machine) -> Answer:
-    """DataLoader workers pass tensors as open files, and fewer than 1024 run out soon.
+    """DataLoader workers pass tensors as open files. With fewer than 1024 they soon stop with "Too
+    many open files".
 
-    The failure reads "Too many open files" (errno 24) or "received 0 items of ancdata". It is not
-    shm-too-small, which shows as a bus error or errno 28. 1024 is the usual limit and enough for a
-    few workers.
+    The error is errno 24 or "received 0 items of ancdata". To check by hand: `ulimit -n`. 1024 is
+    the usual limit, enough for a few workers.
 
-    Cured by a higher limit (ulimit -n, --ulimit nofile=65536, LimitNOFILE), or by torch's
-    set_sharing_strategy("file_system").
+    Look-alikes: a bus error or errno 28 is shm-too-small.
+
+    Fix: `ulimit -n 65536` before the program starts. For good: a file in /etc/security/limits.d for
+    a user, `--ulimit nofile=65536` for a container, LimitNOFILE for a systemd service. Slurm takes
+    the limit of the shell that submits the job (PropagateResourceLimits). In the program itself,
+    torch.multiprocessing.set_sharing_strategy("file_system") needs fewer files.
     """
     if m.platform.system not in (None, "Linux", "Darwin"):
         return None
@@ -268,27 +337,26 @@ def too_few_files(m: Machine) -> Answer:
     return Found(
         evidence=("limits.nofile", message),
         values={"nofile": "" if limit is None else limit},
-        title="The limit of open files is too low" if limit is None else None,
+        title="The open-file limit (ulimit -n) is too low" if limit is None else None,
         severity=ERROR if message else WARNING,
-        remedies=by_hand(
-            "raise-nofile",
-            "Allow more open files",
-            "Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a "
-            "container.",
-        ),
+        remedies=raise_nofile(m),
     )
 
 
 @rule(
     "env-var-misconfigured",
-    title="{name} is not in the form that torch reads",
+    title="torch cannot read the options in {name}",
     essential=False,
 )
 def allocator_option(m: Machine) -> Answer:
-    """torch reads the options in {name} with its first GPU memory, and stops at an unknown one.
+    """torch expects key:value pairs, separated by commas, such as max_split_size_mb:128. It stops
+    at the first one that it does not know.
 
-    Options are written key:value and separated by commas, as in max_split_size_mb:128. A key that
-    this release of torch does not know ends the same way: newer keys need a newer torch.
+    The error is "Unrecognized CachingAllocator option" or "Unrecognized key", with the first tensor
+    on the GPU. A key that this release of torch does not know fails in the same way: newer keys
+    need a newer torch.
+
+    Fix: unset the variable, or correct it.
     """
     env, message = need(m.env, "env"), error_with(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
@@ -307,15 +375,16 @@ def allocator_option(m: Machine) -> Answer:
 
 @rule(
     "env-var-misconfigured",
-    title="{name} makes every program on the GPU slower",
+    title="{name} slows down every program on the GPU",
     severity=WARNING,
     essential=False,
 )
 def slower_by_variable(m: Machine) -> Answer:
-    """The variable is set in this environment: {effect}.
+    """It is a switch for debugging: {effect}.
 
-    It is a switch for debugging that was left on. NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING
-    are a choice and are not counted.
+    NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are a choice and are not reported.
+
+    Fix: unset the variable when you are done with debugging.
     """
     if not gpu_present(m):
         return None
@@ -334,24 +403,33 @@ def slower_by_variable(m: Machine) -> Answer:
 
 @rule(
     "env-var-misconfigured",
-    title="CUDA fails in this environment and works without its variables",
+    title="CUDA fails because of an environment variable",
 )
 def broken_by_environment(m: Machine) -> Answer:
-    """cuInit answers {code} here, and 0 without LD_LIBRARY_PATH, LD_PRELOAD and the like.
+    """cuInit fails with {code}, but works without LD_LIBRARY_PATH, LD_PRELOAD and
+    CUDA_VISIBLE_DEVICES.
 
-    One of those variables brings a library between the program and the driver. They are unset one
-    after the other to find which; where CUDA_VISIBLE_DEVICES or a foreign libcuda is to blame, that
-    is said instead.
+    One of these variables puts a library between the program and the driver, or hides the GPU. To
+    find out which, unset them one after the other.
+
+    Look-alikes: if CUDA_VISIBLE_DEVICES alone is to blame, the cause is visible-devices-hides-gpu;
+    if another libcuda is loaded, it is libcuda-stub or cuda-compat-conflict.
+
+    Fix: unset the variable that causes it.
     """
     libcuda, env = m.driver.libcuda, m.env or {}
     if libcuda.code in _MPS_FAILED and _MPS in env:
+        full = libcuda.code in _MPS_FULL
         return Found(
-            title="The CUDA MPS daemon that {name} names does not answer",
-            why="cuInit fails with {code}: CUDA programs wait for a daemon that is not running.",
+            title="The CUDA MPS server takes no more clients"
+            if full
+            else "The CUDA MPS daemon is not running or does not answer",
+            why="{name} sends every CUDA program to that daemon, and cuInit fails with {code}. "
+            "Without the variable CUDA does not need MPS.",
             evidence=("driver.libcuda.code", f"env.{_MPS}"),
             values={"code": libcuda.code, "name": _MPS},
             sure=False,
-            remedies=unset_variables(m, _MPS),
+            remedies=unset_variables(m, _MPS) + (() if full else start_mps(m)),
         )
     if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
         return None
@@ -361,5 +439,5 @@ def broken_by_environment(m: Machine) -> Answer:
         evidence=("driver.libcuda.code", "driver.libcuda.clean_code", *paths),
         values={"code": libcuda.code},
         sure=False,
-        remedies=unset_variables(m, *names),
+        remedies=unset_variables(m, *names) or grant_gpu(m),
     )

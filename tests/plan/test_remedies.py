@@ -29,7 +29,7 @@ ALL = list(every_machine())
 
 DRIVER = re.compile(
     r"(apt-get|dnf|zypper|pacman|ubuntu-drivers|akmods|dkms) .*"
-    r"(install|-S\w*|enable|upgrade|autoinstall|--force)"
+    r"(install|-S\w*|enable|upgrade|autoinstall|--force)(?!.* nvidia-container-toolkit$)"
 )
 SHARED = re.compile(r"nvidia-smi|modprobe|systemctl|reboot|apt-get|dnf|usermod")
 
@@ -261,21 +261,25 @@ def test_a_share_of_a_gpu_gets_no_public_driver() -> None:
     [
         ("docker", "--gpus all"),
         ("podman", "--device nvidia.com/gpu=all"),
+        ("containerd", "--gpus all"),
+        ("enroot", "NVIDIA_VISIBLE_DEVICES=all"),
         ("apptainer", "--nv"),
+        ("other", "DeviceAllow=/dev/nvidia0"),
         ("kubernetes", "nvidia.com/gpu: 1"),
     ],
 )
 def test_each_box_is_given_its_gpu_in_its_own_way(kind: str, said: str) -> None:
-    (found,) = remedies.grant_gpu(machine(container={"kind": kind}))
+    found = remedies.grant_gpu(machine(container={"kind": kind}))[0]
     assert found.where == "container"
     assert said in words_of(found)
 
 
 def test_a_slurm_job_asks_for_its_gpu_and_its_variable_is_left_alone() -> None:
     m = machine(container={"scheduler": "slurm"})
-    (found,) = remedies.unset_variables(m, "CUDA_VISIBLE_DEVICES")
-    assert found.id == "grant-gpu"
-    assert "--gres=gpu:1" in (found.manual or "")
+    assert remedies.unset_variables(m, "CUDA_VISIBLE_DEVICES") == ()
+    (found,) = remedies.grant_gpu(m)
+    assert found.commands == (("srun", "--gres=gpu:1", "--pty", "bash"),)
+    assert found.edits[0].what == "#SBATCH --gres=gpu:1"
 
 
 def test_shared_memory_in_a_pod_is_a_volume() -> None:

@@ -222,7 +222,7 @@ def documents(number: int, seed: int, wrong: float = 0.15) -> Iterator[dict[str,
 DIALECTS: tuple[str | None, ...] = (None, "pip", "uv", "conda", "pixi", "docker")
 SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
 KINDS: tuple[str, ...] = tuple(registry.BY_KIND)
-HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io"} | {
+HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "nvidia.github.io"} | {
     "developer.download.nvidia.com"
 }
 PROGRAMS = {
@@ -233,6 +233,10 @@ PROGRAMS = {
     *("ldconfig", "wsl.exe", "cudadoctor", "dmesg", "lspci", "nvcc", "env", "ls", "cat", "g++"),
     *("free", "df", "reboot", "tee", "usermod", "Restart-Computer"),
     *("winget", "wget", "curl", "dpkg", "apk", "xbps-install", "emerge"),
+    *("docker", "podman", "nerdctl", "nvidia-ctk", "lxc", "incus", "pct", "mount", "ps"),
+    *("ulimit", "srun", "bsub", "qsub", "nvidia-cuda-mps-control", "fuser", "grubby"),
+    "grep",
+    "update-grub",
 }
 MADE = re.compile(r"python3\.\d+|\.venv-torch[a-z0-9-]*(/bin/python|\\Scripts\\python\.exe)")
 WORD = re.compile(r"[A-Za-z0-9*.$-][\w.+:/=<>~!,*\\-]*|/[\w./-]+")
@@ -244,6 +248,8 @@ OPTIONS = {
     *("--no-build-isolation", "--no-cache-dir", "--manifest-path", "--allow-existing", "--version"),
     *("-O", "-S", "-fsSLo", "--id", "--needed", "--gpg-auto-import-keys"),
     "--now",
+    *("-fsSL", "-o", "-aG", "-I", "-Is", "-l", "-gpu", "-v", "-d", "--create-all", "--device"),
+    *("--gpg-auto-import-keys", "--gpus", "--pty", "--rm"),
 }
 URL = re.compile(r"[a-z+]+://([^/\s'\"\\]*)", re.I)
 SET = re.compile(

@@ -62,8 +62,14 @@ NEVER = (
     (r"\b(please|simply|just)\b", "tone"),
 )
 
-MEANT = {"install-toolkit": "cuda-toolkit", "set-torch-cuda-arch-list": "TORCH_CUDA_ARCH_LIST"}
-"""Remedies that are for what compiles code: what must never cure a torch is right there."""
+MEANT = {
+    "install-toolkit": "cuda-toolkit",
+    "set-torch-cuda-arch-list": "TORCH_CUDA_ARCH_LIST",
+    **dict.fromkeys(("hide-gpu", "set-visible-devices", "use-free-gpu"), "CUDA_VISIBLE_DEVICES"),
+    "without-p2p": "NCCL_(P2P",
+}
+"""Remedies that are for what compiles code, name GPUs which exist, or say when to unset it again:
+what must never cure a torch is right there."""
 
 
 def never(remedy_id: str) -> Iterator[tuple[str, str]]:
@@ -159,7 +165,12 @@ def _other_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     yield "reload_uvm", remedies.reload_uvm(m)
     yield "reset_gpu", remedies.reset_gpu(m, 0)
     yield "grant_gpu", remedies.grant_gpu(m)
-    for option in ("--shm-size=8g", "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility", "--ipc=host"):
+    yield "restart_container", remedies.restart_container(m)
+    yield "larger_shm", remedies.larger_shm(m)
+    yield "raise_nofile", remedies.raise_nofile(m)
+    yield "free_memory", remedies.free_memory(m, (m.gpus or ())[:1])
+    yield "allow_p2p", remedies.allow_p2p(m)
+    for option in ("--shm-size=8g", "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility"):
         yield option, remedies.container_option(m, "option", "With an option", option)
     names = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "TORCH_CUDA_ARCH_LIST")
     yield "unset_variables", remedies.unset_variables(m, *names)

@@ -16,6 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import Remedies
+    from cudadoctor.plan.remedies.access import (
+        allow_p2p,
+        container_option,
+        device_groups,
+        free_memory,
+        grant_gpu,
+        larger_shm,
+        raise_nofile,
+        restart_container,
+        start_mps,
+        without_p2p,
+    )
     from cudadoctor.plan.remedies.development import (
         c_compiler,
         install_toolkit,
@@ -42,9 +54,6 @@ if TYPE_CHECKING:
     )
     from cudadoctor.plan.remedies.process import (
         by_hand,
-        container_option,
-        device_groups,
-        grant_gpu,
         install_packages,
         off_search_path,
         set_variables,
@@ -60,12 +69,14 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "allow_p2p",
     "by_hand",
     "c_compiler",
     "container_option",
     "device_groups",
     "fabric_manager",
     "forward_compat",
+    "free_memory",
     "grant_gpu",
     "install_companion",
     "install_driver",
@@ -74,6 +85,7 @@ __all__ = [
     "install_toolkit",
     "install_torch",
     "jetson_torch",
+    "larger_shm",
     "leave_out",
     "load_driver",
     "newer_libstdcxx",
@@ -82,17 +94,21 @@ __all__ = [
     "open_modules",
     "proprietary_modules",
     "python_headers",
+    "raise_nofile",
     "reboot",
     "reinstall_torch",
     "reload_uvm",
     "remove_conda_library",
     "remove_system_torch",
     "reset_gpu",
+    "restart_container",
     "set_arch_list",
     "set_variables",
+    "start_mps",
     "unset_variables",
     "upgrade_driver",
     "vc_runtime",
+    "without_p2p",
     "wsl_driver",
 ]
 
@@ -110,6 +126,7 @@ if not TYPE_CHECKING:
             from cudadoctor.model.trust import Foreign, acting
 
             names = ("process", "driver", "torch", "development")
+            names = ("process", "access", "driver", "torch")
             homes = (import_module(f"{__name__}.{home}") for home in names)
             remedy = next(getattr(home, name) for home in homes if hasattr(home, name))
             given = (acting(value) if isinstance(value, Foreign) else value for value in args)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from errno import EACCES
 from functools import partial
 from typing import Literal
 
-from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk, Where
+from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings
-from cudadoctor.solver.demand import listed
 
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
 Family = Literal["ubuntu", "debian", "rhel", "amazon", "fedora", "suse", "arch", "nixos", "other"]
@@ -114,24 +112,48 @@ def by_hand(
 _step = partial(Remedy, risk=Risk.PROCESS)
 
 
-def unset_variables(m: Machine, *names: str) -> Remedies:
-    """Take variables out of the environment of the program.
+_JOBS = ("slurm", "lsf", "pbs")
 
-    A scheduler's choice of GPUs is never overridden: there the way out is to ask it for GPUs.
+
+def unset_variables(m: Machine, *names: str) -> Remedies:
+    """Take variables out of the environment of the program; () where none of them is its own.
+
+    A scheduler's choice of GPUs is never overridden.
     """
-    chosen = "CUDA_VISIBLE_DEVICES" if keeper_of(m) == "admin" else ""
+    chosen = "CUDA_VISIBLE_DEVICES" if m.container.scheduler in _JOBS else ""
     kept = [name for name in names if name != chosen]
     if not kept:
-        return grant_gpu(m) if names else ()
+        return ()
     return (
         Remedy(
             id="unset-" + "-".join(name.lower().replace("_", "-") for name in kept),
-            title=f"Unset {listed(kept)}",
+            title=f"Unset {', '.join(kept)}",
             risk=Risk.PROCESS,
             variables=dict.fromkeys(kept),
-            note="Lasts for this shell; to keep it, remove the line that sets it from the shell's "
-            "start-up file or the job script.",
+            note=_lasting(m, kept[0]),
         ),
+    )
+
+
+def _lasting(m: Machine, name: str) -> str:
+    """Where the line that sets a variable may stand."""
+    if m.platform.system == "Windows":
+        return f"This shell only. To remove it for good, delete {name} in Environment Variables."
+    if m.container.kind in ("docker", "podman", "containerd"):
+        return (
+            f"This shell only. To remove it for good, look for {name} in the Dockerfile and in "
+            "the command that starts the container."
+        )
+    if m.container.kind == "kubernetes":
+        return f"This shell only. To remove it for good, delete {name} from the pod's manifest."
+    if m.container.scheduler:
+        return (
+            f"This shell only. To remove it for good, look for {name} in the job script and in "
+            "~/.bashrc."
+        )
+    return (
+        "This shell only. To remove it for good, delete the line that this finds: "
+        f"`grep -n {name} ~/.bashrc ~/.profile ~/.zshrc /etc/environment`."
     )
 
 
@@ -155,36 +177,6 @@ def install_packages(
         return ()
     change = PackageChange(install=requirements, remove=remove)
     return (Remedy(id=id, title=title, risk=Risk.ENVIRONMENT, packages=change),)
-
-
-def device_groups(m: Machine) -> Remedies:
-    """Let the user open the GPU's device nodes."""
-    side = side_of(m)
-    if side in ("windows", "macos"):
-        return ()
-    if m.container.kind or side == "cluster":
-        where = keeper_of(m)
-        how = "membership of the group that owns the nodes"
-        if m.container.kind:
-            how = "`--group-add` with the group that owns the nodes, when the container is started"
-        text = f"Ask for access to /dev/nvidia* for this user: {how}."
-        return by_hand("device-groups", "Get access to the GPU's device nodes", text, where)
-    # The groups that own the nodes which could not be opened; else the customary ones.
-    refused = (node.group for node in m.driver.nodes or () if node.errno == EACCES)
-    owning = {group: None for group in refused if group and group != "root"}
-    groups = [*owning] or ["video", "render"]
-    user = None if m.redacted else m.identity.user
-    return (
-        Remedy(
-            id="device-groups",
-            title=f"Add this user to the {listed(groups)} group{'s'[: len(groups) > 1]}",
-            needs_root=True,
-            commands=(("usermod", "-aG", ",".join(groups), user),) if user else (),
-            manual=None if user else f"Add the user to {listed(groups)} with usermod -aG.",
-            tool="usermod",
-            note="Takes effect after logging out and in again. It opens the GPU to this user only.",
-        ),
-    )
 
 
 _NAME = "LD_LIBRARY_PATH"
@@ -239,115 +231,3 @@ def _plain(folder: str) -> str:
 def _version(folder: str) -> str:
     found = _TOOLKIT.match(folder)
     return f"{found[2]}." if found and found[2] else ""
-
-
-_GRANT = {
-    "docker": "Start the container with `docker run --gpus all ...` (Compose: `gpus: all`).",
-    "podman": "Start the container with `podman run --device nvidia.com/gpu=all ...`.",
-    "containerd": "Start the container with `nerdctl run --gpus all ...`.",
-    "apptainer": "Start the container with `apptainer exec --nv ...`.",
-    "enroot": "Start the job with `srun --gpus=1 --container-image=...`, so that it gets a GPU.",
-    "lxc": "Give the container the host's /dev/nvidia* nodes and, inside, the same driver version "
-    "without kernel modules; on LXD: `lxc config device add NAME gpu gpu`.",
-}
-_HOST_NEEDS = {
-    "docker": "The host needs the nvidia-container-toolkit package, "
-    "`nvidia-ctk runtime configure --runtime=docker` once as root, and a restart of Docker.",
-    "podman": "The host needs the nvidia-container-toolkit package and a CDI file, made once as "
-    "root by `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
-    "containerd": "The host needs the nvidia-container-toolkit package.",
-}
-_PLUGIN = (
-    "The cluster needs NVIDIA's device plugin; its administrator knows the names of the GPU "
-    "resources."
-)
-_ON_WINDOWS = "Docker Desktop passes the GPU on where its WSL 2 engine is in use."
-_NOTEBOOKS = {
-    "colab": "In Colab's menu, take Runtime, Change runtime type, and a GPU as hardware "
-    "accelerator; the runtime starts anew and loses its files.",
-    "kaggle": "In Kaggle's editor, choose a GPU under Settings, Accelerator; the session starts "
-    "anew.",
-}
-_SCHEDULERS = {
-    "slurm": "Ask Slurm for a GPU: `srun --gres=gpu:1 ...`, or `#SBATCH --gres=gpu:1` in the job.",
-    "lsf": 'Ask LSF for a GPU: `bsub -gpu "num=1" ...`.',
-    "pbs": "Ask PBS for a GPU: `qsub -l select=1:ngpus=1 ...`.",
-}
-_GRANTED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES")
-"""What Slurm sets in a job that has a GPU."""
-_RUN = {"docker": "docker run", "podman": "podman run", "containerd": "nerdctl run"}
-_VARIABLE = re.compile(r"(?:-e|--env)[ =](?P<name>\w+)=(?P<value>.*)")
-_SHM = re.compile(r"--shm-size[ =](?P<amount>\d+)[gG]b?")
-
-
-def grant_gpu(m: Machine) -> Remedies:
-    """Start the container, pod or job with a GPU; () where nothing stands between it and them."""
-    if notebook := notebook_of(m):
-        text = _NOTEBOOKS[notebook]
-        return by_hand("grant-gpu", "Choose a GPU for the notebook", text)
-    if _kubernetes(m):
-        what = "resources.limits: nvidia.com/gpu: 1"
-        return _pod("grant-gpu", "Ask Kubernetes for a GPU", what, _PLUGIN)
-    if asked := _SCHEDULERS.get(m.container.scheduler or ""):
-        return _of_a_job(m, asked)
-    if not m.container.kind:
-        return ()
-    text = _GRANT.get(m.container.kind, "Start the container with access to the host's GPUs.")
-    note = _ON_WINDOWS if side_of(m) == "wsl" else _HOST_NEEDS.get(m.container.kind)
-    return by_hand("grant-gpu", "Start the container with the GPU", text, "container", note=note)
-
-
-def _of_a_job(m: Machine, asked: str) -> Remedies:
-    """The scheduler gives the job a GPU; Apptainer hands it on into the container."""
-    if m.container.kind == "enroot":
-        asked = "Ask Slurm for a GPU: `srun --gpus=1 --container-image=... ...`; Pyxis hands it on."
-    ask = by_hand("grant-gpu", "Ask the scheduler for a GPU", asked)
-    if m.container.kind != "apptainer":
-        return ask
-    inside = by_hand(
-        "gpu-into-container",
-        "Start the container with the job's GPU",
-        f"{_GRANT['apptainer']} Without `--nv` the container sees no GPU, also where the job has "
-        "one.",
-        "container",
-    )
-    return inside + ask if any((m.env or {}).get(name) for name in _GRANTED) else ask + inside
-
-
-def container_option(
-    m: Machine,
-    id: str,  # noqa: A002
-    title: str,
-    option: str,
-) -> Remedies:
-    """Start the container with one more option, such as --shm-size=8g; () outside a container."""
-    if _kubernetes(m):
-        return _pod(id, title, _in_pod_words(option))
-    if not m.container.kind:
-        return ()
-    if run := _RUN.get(m.container.kind):
-        text = f"Start the container with `{run} {option} ...`."
-    else:
-        text = f"Change how the container is started; Docker's option for it is `{option}`."
-    return by_hand(id, title, text, "container")
-
-
-def _in_pod_words(option: str) -> str:
-    """An option of `docker run` as what a pod's manifest says for it."""
-    if shm := _SHM.fullmatch(option):
-        return (
-            f"an emptyDir volume with medium: Memory and sizeLimit: {shm['amount']}Gi, mounted on "
-            "/dev/shm"
-        )
-    if variable := _VARIABLE.fullmatch(option):
-        return f'env: [{{name: {variable["name"]}, value: "{variable["value"]}"}}]'
-    return f"the counterpart of docker run's {option}"
-
-
-def _pod(id: str, title: str, what: str, note: OptStr = None) -> Remedies:  # noqa: A002
-    edits = (Edit(file="the pod's manifest", what=what),)
-    return (_step(id=id, title=title, where="container", tool="kubectl", edits=edits, note=note),)
-
-
-def _kubernetes(m: Machine) -> bool:
-    return "kubernetes" in (m.container.kind, m.container.scheduler)

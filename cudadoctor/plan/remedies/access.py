@@ -1,0 +1,797 @@
+"""Remedies that give a process the GPU: groups of a host, flags of a container, requests of a job.
+
+Each runtime has its own words for the same thing. What only its user knows (the image, the script)
+is left to them; what this machine tells (the container's id, the driver, the nodes) is filled in.
+"""
+
+from __future__ import annotations
+
+import re
+from errno import EACCES
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk
+from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
+from cudadoctor.model.trust import USER
+from cudadoctor.plan.remedies.process import (
+    by_hand,
+    family_of,
+    keeper_of,
+    notebook_of,
+    side_of,
+)
+
+Commands = tuple[Strings, ...]
+
+# --- in a notebook, a job or a container ---------------------------------------------------------
+
+_NOTEBOOKS = {
+    "colab": "In Colab, open Runtime > Change runtime type and choose a GPU. "
+    "The runtime restarts and loses its files.",
+    "kaggle": "In the Kaggle editor, choose a GPU under Settings > Accelerator. "
+    "The session restarts.",
+}
+
+
+class _Request(NamedTuple):
+    """How a scheduler is asked for a GPU: interactively, and by a line of a job script."""
+
+    scheduler: str
+    interactive: Strings
+    line: str
+    note: str
+
+
+_REQUESTS = {
+    "slurm": _Request(
+        "Slurm",
+        ("srun", "--gres=gpu:1", "--pty", "bash"),
+        "#SBATCH --gres=gpu:1",
+        "`sinfo -o '%P %G'` lists the partitions that have GPUs.",
+    ),
+    "lsf": _Request(
+        "LSF",
+        ("bsub", "-gpu", "num=1", "-Is", "bash"),
+        '#BSUB -gpu "num=1"',
+        "`bqueues` and `lshosts -gpu` list the queues and the hosts with GPUs.",
+    ),
+    "pbs": _Request(
+        "PBS",
+        ("qsub", "-I", "-l", "select=1:ngpus=1"),
+        "#PBS -l select=1:ngpus=1",
+        "Torque writes it as `-l nodes=1:gpus=1`.",
+    ),
+}
+_GRANTED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES")
+"""What Slurm sets in a job that has a GPU."""
+_JOB_TEXT = (
+    "A running job cannot get a GPU added: start a new one from the login node. In a job script, "
+    "add the line below; in a terminal, use the command."
+)
+_PYXIS = " Keep `--container-image` as it was: Pyxis passes the GPU on."
+_RUN = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
+"""Runtimes whose `run` takes Docker's options."""
+_FLAG = {
+    "docker": "--gpus all",
+    "podman": "--device nvidia.com/gpu=all",
+    "containerd": "--gpus all",
+}
+_COMPOSE = {
+    "--gpus all": """\
+deploy:
+  resources:
+    reservations:
+      devices:
+        - driver: nvidia
+          count: all
+          capabilities: [gpu]""",
+    "--runtime nvidia": "runtime: nvidia",
+    "--shm-size=8g": "shm_size: 8gb",
+    "--ulimit nofile=65536": "ulimits:\n  nofile: 65536",
+    "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility": """\
+environment:
+  NVIDIA_DRIVER_CAPABILITIES: compute,utility""",
+}
+"""Options of `docker run` as the lines of a service in a compose file."""
+_POD = {
+    "--gpus all": "resources:\n  limits:\n    nvidia.com/gpu: 1",
+    "--shm-size=8g": """\
+spec:
+  volumes:
+    - name: shm
+      emptyDir: {medium: Memory, sizeLimit: 8Gi}
+  containers:
+    - volumeMounts:
+        - {name: shm, mountPath: /dev/shm}""",
+    "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility": """\
+env:
+  - name: NVIDIA_DRIVER_CAPABILITIES
+    value: compute,utility""",
+}
+"""The same in a pod's manifest."""
+_PLUGIN = (
+    "`kubectl describe nodes` must list nvidia.com/gpu; if not, the cluster's administrator has "
+    "to install NVIDIA's GPU Operator or device plugin."
+)
+_DESKTOP = "Docker Desktop needs nothing else: its WSL 2 backend passes the GPU on."
+_SELINUX = "On a host with SELinux (Fedora, RHEL) also add `--security-opt=label=disable`."
+
+
+def grant_gpu(m: Machine) -> Remedies:
+    """Start the container, pod or job with a GPU; () where nothing stands between it and them."""
+    kind = m.container.kind or ""
+    if notebook := notebook_of(m):
+        return by_hand("grant-gpu", "Choose a GPU for the notebook", _NOTEBOOKS[notebook])
+    if _kubernetes(m):
+        return container_option(m, "grant-gpu", "Request a GPU for the pod", "--gpus all")
+    if request := _REQUESTS.get(m.container.scheduler or ""):
+        return _of_a_job(m, request)
+    if kind == "apptainer":
+        return _apptainer()
+    if kind == "lxc":
+        return _system_container(m)
+    if run := _RUN.get(kind):
+        flag = "--runtime nvidia" if m.platform.jetson else _FLAG[kind]
+        started = container_option(m, "grant-gpu", f"Start the container with {flag}", flag)
+        return started if m.platform.jetson else _tested(m, run, started) + _toolkit(m, kind)
+    if kind == "enroot":
+        text = "Add `-e NVIDIA_VISIBLE_DEVICES=all` to your `enroot start` command."
+        return by_hand("grant-gpu", "Start the container with the GPU", text, "container")
+    return _nspawn(m) if kind else ()
+
+
+def _kubernetes(m: Machine) -> bool:
+    return "kubernetes" in (m.container.kind, m.container.scheduler)
+
+
+def _of_a_job(m: Machine, request: _Request) -> Remedies:
+    """The scheduler gives the job a GPU; Apptainer hands it on into the container."""
+    ask = Remedy(
+        id="grant-gpu",
+        title=f"Request a GPU from {request.scheduler}",
+        risk=Risk.PROCESS,
+        manual=_JOB_TEXT + (_PYXIS if m.container.kind == "enroot" else ""),
+        edits=(Edit(file="your job script", what=request.line),),
+        commands=(request.interactive,),
+        note=request.note,
+    )
+    if m.container.kind != "apptainer":
+        return (ask,)
+    (inside,) = _apptainer("gpu-into-container")
+    granted = any((m.env or {}).get(name) for name in _GRANTED)
+    return (inside, ask) if granted else (ask, inside)
+
+
+def _apptainer(id: str = "grant-gpu") -> Remedies:  # noqa: A002
+    """The variable does the same as --nv, whatever the command is."""
+    return (
+        Remedy(
+            id=id,
+            title="Start the container with --nv",
+            where="container",
+            risk=Risk.PROCESS,
+            manual="Leave the container and start it again with `apptainer exec --nv`, or set this "
+            "before you start it:",
+            variables={"APPTAINER_NV": "1"},
+            note="With SingularityCE it is `singularity exec --nv`, or SINGULARITY_NV=1.",
+        ),
+    )
+
+
+def container_option(
+    m: Machine,
+    id: str,  # noqa: A002
+    title: str,
+    option: str,
+) -> Remedies:
+    """Start the container with one more option of `docker run`; () outside a container."""
+    kind = m.container.kind or ""
+    edits, text, note = _written(m, option), None, None
+    if _kubernetes(m):
+        note = _PLUGIN if option == "--gpus all" else None
+    elif run := _RUN.get(kind):
+        text = f"Add `{option}` to your `{run} run` command, before the image."
+        if edits:
+            text += " In a compose file, add the lines below to the service."
+        if kind == "podman" and option == _FLAG[kind]:
+            note = _SELINUX
+        if side_of(m) == "wsl" and option == _FLAG["docker"]:
+            note = _DESKTOP
+    elif kind:
+        text = f"Change how the container is started; for Docker the option is `{option}`."
+    else:
+        return ()
+    return (
+        Remedy(
+            id=id,
+            title=title,
+            where="container",
+            risk=Risk.PROCESS,
+            manual=text,
+            edits=edits,
+            note=note,
+        ),
+    )
+
+
+def _written(m: Machine, option: str) -> tuple[Edit, ...]:
+    """What stands for the option in a manifest or a compose file; () where neither is in use."""
+    if _kubernetes(m):
+        file = "the pod's manifest" if "spec:" in _POD[option] else "the container in the manifest"
+        return (Edit(file=file, what=_POD[option]),)
+    compose = _COMPOSE.get(option) if m.container.kind == "docker" else None
+    return (Edit(file="compose.yaml", what=compose),) if compose else ()
+
+
+def larger_shm(m: Machine) -> Remedies:
+    """More room in /dev/shm: an option of the container, else a mount of the system."""
+    title, option = "Give the container a larger /dev/shm", "--shm-size=8g"
+    if _kubernetes(m) or (m.container.kind or "") in _RUN:
+        return container_option(m, "shm-size", title, option)
+    if m.container.scheduler:
+        text = "Ask the administrator for a larger /dev/shm on this node, or use fewer workers."
+        return by_hand("shm-size", "Make /dev/shm larger", text, "admin")
+    return (
+        Remedy(
+            id="shm-size",
+            title="Make /dev/shm larger",
+            # Apptainer and Enroot show the host's; LXC and others have one of their own.
+            where="host" if m.container.kind in ("apptainer", "enroot") else "here",
+            needs_root=True,
+            edits=(Edit(file="/etc/fstab", what="tmpfs /dev/shm tmpfs defaults,size=8G 0 0"),),
+            commands=(("mount", "-o", "remount,size=8G", "/dev/shm"),),
+            note="The command lasts until the next boot, the line in /etc/fstab for good.",
+        ),
+    )
+
+
+def raise_nofile(m: Machine) -> Remedies:
+    """A higher limit of open files: of this shell, then of the user or the container."""
+    kind = m.container.kind or ""
+    now = Remedy(
+        id="raise-nofile",
+        title="Raise the limit in this shell",
+        risk=Risk.PROCESS,
+        commands=(("ulimit", "-n", "65536"),),
+        note="Start your program in the same shell. In a batch job, put the line in the script.",
+    )
+    if kind in _RUN and not _kubernetes(m):
+        option = "--ulimit nofile=65536"
+        title = "Start the container with a higher limit"
+        return (now, *container_option(m, "limit-of-container", title, option))
+    if kind or m.container.scheduler or m.platform.system == "Darwin":
+        return (now,)
+    user = m.identity.user or "*"
+    lines = f"{user} soft nofile 65536\n{user} hard nofile 1048576"
+    lasting = Remedy(
+        id="limits-file",
+        title="Raise the limit for good",
+        needs_root=True,
+        edits=(Edit(file="/etc/security/limits.d/90-nofile.conf", what=lines, mode="write"),),
+        note="Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.",
+    )
+    return (now, lasting)
+
+
+def free_memory(m: Machine, full: tuple[Gpu, ...]) -> Remedies:
+    """Another GPU, or the processes that hold the memory; nobody's process is ended by us."""
+    live = [gpu for gpu in m.gpus or () if not gpu.code]
+    others = [str(gpu.index) for gpu in live if gpu not in full]
+    free: Remedies = ()
+    if others and not m.container.scheduler and "CUDA_VISIBLE_DEVICES" not in (m.env or {}):
+        chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(others)}
+        title = f"Use GPU {', '.join(others)} instead"
+        free = (Remedy(id="use-free-gpu", title=title, risk=Risk.PROCESS, variables=chosen),)
+    holders = [process for gpu in full for process in gpu.processes or ()]
+    if m.container.scheduler:
+        text = "The node is shared: ask its administrator, or request another node."
+        return free + by_hand("free-memory", "Get a GPU with free memory", text, "admin")
+    return (*free, _held(m, holders) if holders else _unlisted(m, full))
+
+
+def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
+    pids = ",".join(str(process.pid) for process in holders[:8])
+    names = [f"{process.name or 'unknown'} ({process.pid})" for process in holders[:6]]
+    windows = m.platform.system == "Windows"
+    return Remedy(
+        id="free-memory",
+        title="Stop the processes you no longer need",
+        where=keeper_of(m),
+        risk=Risk.PROCESS,
+        manual=f"Held by {', '.join(names)}.",
+        commands=(("nvidia-smi",) if windows else ("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
+        note="The command shows whose they are. Stop only your own.",
+    )
+
+
+def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
+    nodes = tuple(f"/dev/nvidia{gpu.index}" for gpu in full)
+    known = side_of(m) in ("linux", "dgx", "container")
+    return Remedy(
+        id="free-memory",
+        title="Find out what holds the memory",
+        where=keeper_of(m),
+        risk=Risk.PROCESS,
+        needs_root=known,
+        commands=(("fuser", "-v", *nodes),) if known else (("nvidia-smi",),),
+        note="If it lists nothing, a crashed process left the memory behind: reboot, or reset the "
+        "GPU while nothing uses it.",
+    )
+
+
+def start_mps(m: Machine) -> Remedies:
+    """The daemon itself, where it is the user's to start."""
+    if m.container.kind or m.container.scheduler or side_of(m) not in ("linux", "dgx"):
+        return ()
+    return (
+        Remedy(
+            id="start-mps",
+            title="Start the MPS control daemon",
+            risk=Risk.PROCESS,
+            commands=(("nvidia-cuda-mps-control", "-d"),),
+            note="It uses the folder in CUDA_MPS_PIPE_DIRECTORY of this shell. Start it as the "
+            "user who runs the programs.",
+        ),
+    )
+
+
+# --- from one GPU to another ---------------------------------------------------------------------
+
+_PASSTHROUGH = "iommu=pt"
+_KERNEL_LINE: dict[str, tuple[tuple[Edit, ...], Commands]] = {
+    **dict.fromkeys(
+        ("ubuntu", "debian"),
+        (
+            (
+                Edit(
+                    file="/etc/default/grub",
+                    what=f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {_PASSTHROUGH}"',
+                    mode="append",
+                ),
+            ),
+            (("update-grub",),),
+        ),
+    ),
+    **dict.fromkeys(
+        ("rhel", "fedora", "amazon"),
+        ((), (("grubby", "--update-kernel=ALL", f"--args={_PASSTHROUGH}"),)),
+    ),
+    "nixos": (
+        (
+            Edit(
+                file="/etc/nixos/configuration.nix",
+                what=f'boot.kernelParams = [ "{_PASSTHROUGH}" ];',
+            ),
+        ),
+        (("nixos-rebuild", "boot"),),
+    ),
+}
+"""How an option gets onto the kernel's command line, by distribution."""
+_BY_GRUB = (
+    Edit(
+        file="/etc/default/grub",
+        what=f"add {_PASSTHROUGH} to GRUB_CMDLINE_LINUX, then generate grub.cfg again",
+    ),
+)
+
+
+def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
+    """NCCL without P2P, at once; then what stands in the way of P2P."""
+    quick = Remedy(
+        id="without-p2p",
+        title="Let NCCL use host memory instead of P2P",
+        risk=Risk.PROCESS,
+        variables={"NCCL_P2P_DISABLE": "1"},
+        note="It costs speed, so unset it once P2P works. If the ranks still fail with it, P2P is "
+        "not the cause.",
+    )
+    where = keeper_of(m)
+    if m.platform.virtual or (evidence or "").endswith(".acs"):
+        text = (
+            "Turn ACS off in the firmware settings, if no virtual machine on this host gets a "
+            "device. It is on where `lspci -vvv` shows ACSCtl: SrcValid+."
+        )
+        where = "host" if m.platform.virtual and where == "here" else where
+        return (quick, *by_hand("p2p-way", "For good: turn ACS off", text, where))
+    edits, commands = _KERNEL_LINE.get(family_of(m), (_BY_GRUB, ()))
+    inside = where != "here"
+    return (
+        quick,
+        Remedy(
+            id="p2p-way",
+            title="For good: put the IOMMU into passthrough mode",
+            where=where,
+            needs_root=True,
+            reboot=True,
+            edits=_BY_GRUB if inside else edits,
+            commands=() if inside else commands,
+            note="If it does not help, ACS is left: turn it off in the firmware settings. Virtual "
+            "machines that are given devices need both as they are.",
+        ),
+    )
+
+
+def allow_p2p(m: Machine) -> Remedies:
+    """What denies P2P to GPUs that ought to have it."""
+    return (
+        Remedy(
+            id="allow-p2p",
+            title="Find the setting that denies P2P",
+            where=keeper_of(m),
+            risk=Risk.PROCESS,
+            manual="If the command shows a value, remove NVreg_RegistryDwords from the file in "
+            "/etc/modprobe.d that sets it, then reboot. Otherwise look in the firmware settings "
+            "for ACS, and for a newer firmware of the mainboard.",
+            commands=(("grep", "RegistryDwords", "/proc/driver/nvidia/params"),),
+        ),
+    )
+
+
+# --- the host of a container ---------------------------------------------------------------------
+
+_REPOSITORY = "https://nvidia.github.io/libnvidia-container"
+_KEY = "/usr/share/keyrings/nvidia-container-toolkit-keyring.asc"
+_LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
+_REPO = f"{_REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
+_TOOLKIT = "nvidia-container-toolkit"
+_ADDED: dict[str, Commands] = {
+    "apt": (
+        ("curl", "-fsSL", "-o", _KEY, f"{_REPOSITORY}/gpgkey"),
+        ("apt-get", "update"),
+        ("apt-get", "install", "-y", _TOOLKIT),
+    ),
+    "dnf": (
+        ("curl", "-fsSL", "-o", f"/etc/yum.repos.d/{_TOOLKIT}.repo", _REPO),
+        ("dnf", "install", "-y", _TOOLKIT),
+    ),
+    "zypper": (
+        ("zypper", "addrepo", _REPO),
+        ("zypper", "--gpg-auto-import-keys", "install", "-y", _TOOLKIT),
+    ),
+    "": (),
+}
+"""The toolkit out of NVIDIA's repository, by the package manager of the host."""
+_MADE_KNOWN: dict[str, Commands] = {
+    "docker": (
+        ("nvidia-ctk", "runtime", "configure", "--runtime=docker"),
+        ("systemctl", "restart", "docker"),
+    ),
+    "podman": (("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"),),
+    "containerd": (
+        ("nvidia-ctk", "runtime", "configure", "--runtime=containerd"),
+        ("systemctl", "restart", "containerd"),
+    ),
+}
+_HOSTS = (
+    (r"\.(?:el|fc|amzn2023)", "dnf"),
+    (r"-default$", "zypper"),
+    (r"^\d+\.\d+\.\d+(?:-\d+|\+deb\d+)-(?:[a-z0-9]+-)*[a-z0-9]+$", "apt"),
+)
+"""A container shows its host's kernel, whose name tells the distribution: 6.8.0-31-generic."""
+_REFUSALS = {
+    "docker": 'could not select device driver "" with capabilities: [[gpu]]',
+    "podman": "unresolvable CDI devices nvidia.com/gpu=all",
+    "containerd": "nvidia-container-cli",
+}
+
+
+def _tested(m: Machine, run: str, started: Remedies) -> Remedies:
+    """The same with a container of its own, which shows whether the host passes its GPUs on."""
+    flag = _FLAG[m.container.kind or ""].split()
+    image = "ubuntu" if run == "docker" else "docker.io/library/ubuntu"
+    note = "The command tests the host: it must list your GPU."
+    return tuple(
+        replace(
+            remedy,
+            commands=((run, "run", "--rm", *flag, image, "nvidia-smi"),),
+            note=f"{note} {remedy.note}" if remedy.note else note,
+        )
+        for remedy in started
+    )
+
+
+def _toolkit(m: Machine, kind: str) -> Remedies:
+    """NVIDIA's container toolkit on the host; Docker Desktop brings its own."""
+    if side_of(m) == "wsl":
+        return ()
+    kernel = m.platform.kernel or ""
+    manager = next((name for shape, name in _HOSTS if re.search(shape, kernel)), "")
+    source = f"deb [signed-by={_KEY}] {_REPOSITORY}/stable/deb/$(ARCH) /"
+    note = f'Needed if the start fails with "{_REFUSALS[kind]}".'
+    if kind != "podman":
+        note += " The restart stops the containers that run."
+    return (
+        Remedy(
+            id="container-toolkit",
+            title="Install the NVIDIA Container Toolkit on the host",
+            where="host",
+            needs_root=True,
+            manual=None
+            if manager
+            else f"Install {_TOOLKIT} with the host's package manager first (NVIDIA's repository "
+            "has it), then:",
+            edits=(Edit(file=_LIST, what=source, mode="write"),) if manager == "apt" else (),
+            commands=_ADDED[manager] + _MADE_KNOWN[kind],
+            note=note,
+        ),
+    )
+
+
+_ID = re.compile(r"[0-9a-f]{12}")
+"""The host name that Docker, Podman and nerdctl give a container: its id."""
+_INSTANCE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
+
+
+def restart_container(m: Machine) -> Remedies:
+    """A new start of the container, and what keeps a reload of systemd from taking its GPU away."""
+    kind, host = m.container.kind or "", m.identity.host or ""
+    if kind == "lxc":
+        return grant_gpu(m)
+    title = "Restart the container"
+    if _kubernetes(m):
+        text = "Delete the pod and let its controller create a new one, or apply it again."
+        again = by_hand("restart-container", "Restart the pod", text, "container")
+        text = (
+            "Ask the administrator to switch the nodes to CDI (GPU Operator: cdi.enabled=true), "
+            "which survives a reload of systemd."
+        )
+        return again + by_hand("keep-gpu", "Keep the GPU after a reload", text, "admin")
+    run = _RUN.get(kind)
+    if not run:
+        text = "Leave the container and start it again."
+        return by_hand("restart-container", title, text, "container")
+    known = _ID.fullmatch(host)
+    again = (
+        Remedy(
+            id="restart-container",
+            title=title,
+            where="host",
+            risk=Risk.PROCESS,
+            commands=((run, "restart", host),) if known else (),
+            manual=None if known else f"Find its name with `{run} ps`, then `{run} restart` it.",
+            note="It works until the next `systemctl daemon-reload` on the host.",
+        ),
+    )
+    return again + _LINKS if side_of(m) == "container" else again
+
+
+_LINKS = (
+    Remedy(
+        id="keep-gpu",
+        title="Keep the GPU after a reload: create the links in /dev/char",
+        where="host",
+        needs_root=True,
+        edits=(
+            Edit(
+                file="/etc/udev/rules.d/71-nvidia-dev-char.rules",
+                what='ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", '
+                'RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"',
+                mode="write",
+            ),
+        ),
+        commands=(("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all"),),
+        note="Then restart the container once. Containers that are started with CDI "
+        "(`--device nvidia.com/gpu=all`) need no links.",
+    ),
+)
+
+
+# --- LXC and its relatives, systemd-nspawn -------------------------------------------------------
+
+_CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+def _nodes(m: Machine) -> Strings:
+    """The device nodes that a container needs; the bus shows how many GPUs the host has."""
+    count = sum(device.vendor == "nvidia" for device in m.pci or ()) or 1
+    return (*(f"/dev/nvidia{number}" for number in range(count)), *_CONTROL)
+
+
+def _system_container(m: Machine) -> Remedies:
+    """Proxmox by its kernel; LXD, Incus and plain LXC look the same from inside."""
+    kernel, host = m.platform.kernel or "", m.identity.host or ""
+    if kernel.endswith("-pve"):
+        return _proxmox(m, kernel)
+    which = "`command -v lxc incus pct` on the host shows which one you have."
+    name = host if _INSTANCE.fullmatch(host) else ""
+    return (*(_managed(program, name, which) for program in ("lxc", "incus")), *_plain_lxc(m))
+
+
+def _managed(program: str, name: str, which: str) -> Remedy:
+    product = {"lxc": "LXD", "incus": "Incus"}[program]
+    device = ("config", "device", "add", name, "gpu", "gpu")
+    changes = (device, ("config", "set", name, "nvidia.runtime=true"), ("restart", name))
+    text = (
+        f"Find its name with `{program} list`, then add a device of type gpu "
+        f"(`{program} config device add`) and set nvidia.runtime=true."
+    )
+    return Remedy(
+        id="grant-gpu" if program == "lxc" else f"grant-gpu-{program}",
+        title=f"With {product}: give the container the host's GPU",
+        where="host",
+        risk=Risk.PROCESS,
+        commands=tuple((program, *change) for change in changes) if name else (),
+        manual=None if name else text,
+        note=which,
+    )
+
+
+_SAME_DRIVER = (
+    "Inside, install the driver's libraries of the same version ({driver}) without kernel modules."
+)
+
+
+def _same_driver(m: Machine) -> OptStr:
+    driver = m.driver.kernel
+    return _SAME_DRIVER.format(driver=driver) if driver else None
+
+
+def _proxmox(m: Machine, kernel: str) -> Remedies:
+    """Proxmox VE passes nodes on by itself since 8.2, whose kernel is 6.8."""
+    version = tuple(map(int, re.findall(r"\d+", kernel)[:2]))
+    lines = [f"dev{number}: {node}" for number, node in enumerate(_nodes(m))]
+    text = (
+        "On the Proxmox host, `pct list` shows the ID of this container. Add the lines below to "
+        "/etc/pve/lxc/ID.conf, then run `pct reboot ID`."
+    )
+    return (
+        Remedy(
+            id="grant-gpu",
+            title="Pass the GPU's device nodes to the container in Proxmox",
+            where="host",
+            risk=Risk.PROCESS,
+            manual=text,
+            edits=(
+                Edit(
+                    file="/etc/pve/lxc/ID.conf",
+                    what="\n".join(lines if version >= (6, 8) else _raw_lines(m)),
+                ),
+            ),
+            commands=(("pct", "list"),),
+            note=_same_driver(m),
+        ),
+    )
+
+
+def _raw_lines(m: Machine) -> list[str]:
+    """The lines of LXC itself. 195 is the major number of NVIDIA's nodes but for those of UVM."""
+    return [
+        "lxc.cgroup2.devices.allow: c 195:* rwm",
+        "# instead of 511 the number that `grep nvidia-uvm /proc/devices` shows",
+        "lxc.cgroup2.devices.allow: c 511:* rwm",
+        *(
+            f"lxc.mount.entry: {node} {node[1:]} none bind,optional,create=file"
+            for node in _nodes(m)
+        ),
+    ]
+
+
+def _plain_lxc(m: Machine) -> Remedies:
+    lines = "\n".join(_raw_lines(m)).replace(": ", " = ")
+    return (
+        Remedy(
+            id="grant-gpu-lxc",
+            title="With plain LXC: pass the GPU's device nodes to the container",
+            where="host",
+            risk=Risk.PROCESS,
+            edits=(Edit(file="the container's config in /var/lib/lxc", what=lines),),
+            note=_same_driver(m),
+        ),
+    )
+
+
+def _nspawn(m: Machine) -> Remedies:
+    """A container of an unknown kind; systemd-nspawn's own files are the usual case."""
+    nodes = [node for node in _nodes(m) if node != "/dev/nvidia-uvm-tools"]
+    binds = "\n".join(("[Files]", *(f"Bind={node}" for node in nodes)))
+    rules = "\n".join(("[Service]", *(f"DeviceAllow={node} rw" for node in nodes)))
+    return (
+        Remedy(
+            id="grant-gpu",
+            title="Start the container with the host's GPU",
+            where="container",
+            risk=Risk.PROCESS,
+            manual="The runtime is not known here. With systemd-nspawn, bind the device nodes and "
+            "allow them, then restart the container:",
+            edits=(
+                Edit(file="the container's .nspawn file in /etc/systemd/nspawn", what=binds),
+                Edit(file="a drop-in of its systemd-nspawn@ service", what=rules),
+            ),
+            note=_same_driver(m),
+        ),
+    )
+
+
+# --- the groups of a host ------------------------------------------------------------------------
+
+_OF_NOBODY = {"root", "nogroup", "nobody"}
+_VIDEO = {"ubuntu": 44, "debian": 44, "rhel": 39, "fedora": 39, "amazon": 39}
+"""The number of the video group, where the distribution fixes it."""
+_INITRAMFS: dict[str, Commands] = {
+    "ubuntu": (("update-initramfs", "-u"),),
+    "debian": (("update-initramfs", "-u"),),
+    "rhel": (("dracut", "--force"),),
+    "fedora": (("dracut", "--force"),),
+}
+"""What copies the options of modules into the image that the kernel starts from."""
+_OPTION = "options nvidia NVreg_DeviceFileUID=0 NVreg_DeviceFileGID={gid} NVreg_DeviceFileMode=0660"
+
+
+def device_groups(m: Machine) -> Remedies:
+    """Let the user open the GPU's device nodes."""
+    side, kind, user = side_of(m), m.container.kind or "", m.identity.user or USER
+    if side in ("windows", "macos"):
+        return ()
+    owners = {node.group for node in m.driver.nodes or () if node.errno == EACCES} - {None}
+    # The groups that own the nodes which could not be opened; else the customary ones.
+    groups = sorted(filter(None, owners - _OF_NOBODY)) or ["video", "render"]
+    if kind not in ("", "apptainer"):
+        return _groups_inside(m, groups[0])
+    if m.container.scheduler:
+        text = f"Ask the administrator to add {user} to the {groups[0]} group on this node."
+        return by_hand("device-groups", "Get access to the GPU's device nodes", text, "admin")
+    if owners and owners <= _OF_NOBODY and side in ("linux", "dgx"):
+        return _group_of_the_nodes(m, user)
+    step = Remedy(
+        id="device-groups",
+        title=f"Add yourself to the {' and '.join(groups)} group{'s'[: len(groups) > 1]}",
+        where="host" if kind else "here",
+        needs_root=True,
+        commands=(("usermod", "-aG", ",".join(groups), user),),
+        tool="usermod",
+        note=f"Then log out and in again, or run `newgrp {groups[0]}` for this shell only.",
+    )
+    if family_of(m) != "nixos":
+        return (step,)
+    wanted = " ".join(f'"{group}"' for group in groups)
+    line = f"users.users.{m.identity.user or 'NAME'}.extraGroups = [ {wanted} ];"
+    edit = Edit(file="/etc/nixos/configuration.nix", what=line)
+    return (replace(step, edits=(edit,), commands=(("nixos-rebuild", "switch"),), tool=None),)
+
+
+def _groups_inside(m: Machine, group: str) -> Remedies:
+    """The group of the nodes, given to the container by whoever starts it."""
+    title = f"Start the container with the {group} group"
+    if (m.container.kind or "") in _RUN and not _kubernetes(m):
+        group = "keep-groups" if m.container.kind == "podman" else group
+        return container_option(m, "device-groups", title, f"--group-add {group}")
+    if _kubernetes(m):
+        text = (
+            "Set `securityContext.supplementalGroups` of the pod to the number that "
+            "`stat -c %g /dev/nvidia0` shows."
+        )
+    elif m.container.kind == "lxc":
+        text = (
+            "Give the nodes to a group of the container: in Proxmox `dev0: /dev/nvidia0,gid=44`, "
+            "with LXD or Incus the option gid=44 of the gpu device (44 is video on Debian)."
+        )
+    else:
+        text = f"Start the container as a user who is in the {group} group on the host."
+    return by_hand("device-groups", title, text, "container")
+
+
+def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
+    """The nodes are root's own: an option of the module says so, and another one gives a group."""
+    family = family_of(m)
+    gid = _VIDEO.get(family)
+    initramfs = _INITRAMFS.get(family, ())
+    return (
+        Remedy(
+            id="device-groups",
+            title="Open the GPU's nodes to the video group and join it",
+            needs_root=True,
+            reboot=True,
+            edits=(
+                Edit(
+                    file="/etc/modprobe.d/zz-nvidia-device-group.conf",
+                    what=_OPTION.format(gid=gid or "GID"),
+                    mode="write" if gid else "by hand",
+                ),
+            ),
+            commands=(("usermod", "-aG", "video", user), *initramfs),
+            note="The nodes belong to root alone, so joining a group is not enough."
+            + ("" if gid else " GID is the number in `getent group video`."),
+        ),
+    )
