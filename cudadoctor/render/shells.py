@@ -352,7 +352,10 @@ def step_lines(step: Step, machine: Machine, room: int | None = None) -> list[st
     root = elevation(step, machine, shell)
     lines = [shell.variable(name, value) for name, value in step.variables.items()]
     for edit in written_edits(step):
-        lines += shell.file(edit, root)
+        opening, *text = shell.file(edit, root)
+        wide = room is not None and len(opening) > room
+        folded = opening.replace(" >/dev/null <<", f"{shell.fold}\n    >/dev/null <<")
+        lines += [*(folded.split("\n") if wide else [opening]), *text]
     lines += command_lines(step.commands, machine, root, room)
     restarts = step.reboot and lines and not any("reboot" in argv for argv in step.commands)
     return [*lines, f"{root}{shell.restart}"] if restarts else lines

@@ -2,21 +2,51 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # examined: /home/ada/venv/bin/python
 #
-# error: The host has an NVIDIA GPU, and this container was started without it
-#   Device nodes or driver libraries are missing inside, so torch finds no driver.
+# error: This container was started without the GPU
+#   The host's NVIDIA driver is loaded, but this container got no GPU from it. A driver
+#   installed in the image does not help: CUDA needs the host's.
 #
 set -eu
 
-# 1. Start the container with the GPU (outside the container)
-#    Start the container with `docker run --gpus all ...` (Compose: `gpus: all`).
-#    The host needs the nvidia-container-toolkit package, `nvidia-ctk runtime configure
-#    --runtime=docker` once as root, and a restart of Docker.
+# 1. Start the container with --gpus all (outside the container)
+#    Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the
+#    lines below to the service.
+#    The command tests the host: it must list your GPU.
+#    In compose.yaml:
+#      deploy:
+#        resources:
+#          reservations:
+#            devices:
+#              - driver: nvidia
+#                count: all
+#                capabilities: [gpu]
+#      docker run --rm --gpus all ubuntu nvidia-smi
+# Or: Install the NVIDIA Container Toolkit on the host (on the host)
+#    Needed if the start fails with "could not select device driver "" with capabilities:
+#    [[gpu]]". The restart stops the containers that run.
+#      sudo tee /etc/apt/sources.list.d/nvidia-container-toolkit.list >/dev/null <<'EOF'
+#      deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.asc] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /
+#      EOF
+#      sudo curl -fsSL -o /usr/share/keyrings/nvidia-container-toolkit-keyring.asc https://nvidia.github.io/libnvidia-container/gpgkey
+#      sudo apt-get update
+#      sudo apt-get install -y nvidia-container-toolkit
+#      sudo nvidia-ctk runtime configure --runtime=docker
+#      sudo systemctl restart docker
 
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
 
 cat <<'END'
-Start the container with the GPU (outside the container):
-  Start the container with `docker run --gpus all ...` (Compose: `gpus: all`).
+Start the container with --gpus all (outside the container):
+  Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the lines below to the service.
+  In compose.yaml:
+    deploy:
+      resources:
+        reservations:
+          devices:
+            - driver: nvidia
+              count: all
+              capabilities: [gpu]
+  docker run --rm --gpus all ubuntu nvidia-smi
 END
 exit 1

@@ -2,24 +2,31 @@
 # examined: /home/ada/venv/bin/python
 #
 # error: CUDA_VISIBLE_DEVICES="" hides every GPU
-#   CUDA shows a program only the GPUs that this variable lists, so torch sees 0 of 1.
+#   CUDA shows a program only the GPUs in this list, so torch sees 0 of 1. nvidia-smi ignores
+#   the variable and shows them all.
 #
-# warning: This process may open 256 files at most
-#   DataLoader workers pass tensors as open files, and fewer than 1024 run out soon.
+# warning: The open-file limit is 256 (ulimit -n)
+#   DataLoader workers pass tensors as open files. With fewer than 1024 they soon stop with "Too
+#   many open files".
 #
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
+function leave --on-event fish_exit; cd /; rmdir $empty; end
+cd $empty; or exit $status
+
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    Lasts for this shell; to keep it, remove the line that sets it from the shell's start-up
-#    file or the job script.
+#    This shell only. To remove it for good, delete the line that this finds: `grep -n
+#    CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
 #    Type this in your own shell too: a script cannot:
 set -e CUDA_VISIBLE_DEVICES
 
-# 2. Allow more open files (by hand)
-#    Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container.
+# 2. Raise the limit in this shell (this shell only)
+#    Start your program in the same shell. In a batch job, put the line in the script.
+ulimit -n 65536; or exit $status
+# Or: Raise the limit for good (needs root)
+#    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
+#      printf '%s\n' 'ada soft nofile 65536' 'ada hard nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf >/dev/null
 
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
-
-printf '%s\n' 'Allow more open files (by hand):'
-printf '%s\n' '  Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container.'
-exit 1

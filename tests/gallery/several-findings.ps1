@@ -2,25 +2,32 @@
 # examined: /home/ada/venv/bin/python
 #
 # error: CUDA_VISIBLE_DEVICES="" hides every GPU
-#   CUDA shows a program only the GPUs that this variable lists, so torch sees 0 of 1.
+#   CUDA shows a program only the GPUs in this list, so torch sees 0 of 1. nvidia-smi ignores
+#   the variable and shows them all.
 #
-# warning: This process may open 256 files at most
-#   DataLoader workers pass tensors as open files, and fewer than 1024 run out soon.
+# warning: The open-file limit is 256 (ulimit -n)
+#   DataLoader workers pass tensors as open files. With fewer than 1024 they soon stop with "Too
+#   many open files".
 #
 $ErrorActionPreference = 'Stop'
 
+# In an empty folder: Python would run a pip.py of the one that you are in.
+$HERE = (Get-Location).Path
+$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
+$null = New-Item -ItemType Directory $empty; Set-Location $empty
+
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    Lasts for this shell; to keep it, remove the line that sets it from the shell's start-up
-#    file or the job script.
+#    This shell only. To remove it for good, delete the line that this finds: `grep -n
+#    CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
 #    Type this in your own shell too: a script cannot:
 Remove-Item Env:CUDA_VISIBLE_DEVICES -ErrorAction SilentlyContinue
 
-# 2. Allow more open files (by hand)
-#    Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container.
+# 2. Raise the limit in this shell (this shell only)
+#    Start your program in the same shell. In a batch job, put the line in the script.
+& 'ulimit' '-n' '65536'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
+# Or: Raise the limit for good (needs root)
+#    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
+#      Set-Content -LiteralPath '/etc/security/limits.d/90-nofile.conf' -Value 'ada soft nofile 65536', 'ada hard nofile 1048576'
 
 # Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
-
-Write-Output 'Allow more open files (by hand):'
-Write-Output '  Raise the limit: `ulimit -n 65536` in the shell, `--ulimit nofile=65536` for a container.'
-exit 1

@@ -126,7 +126,7 @@ if not TYPE_CHECKING:
             from cudadoctor.model.trust import Foreign, acting
 
             names = ("process", "driver", "torch", "development")
-            names = ("process", "access", "driver", "torch")
+            names = ("process", "access", "driver", "torch", "development")
             homes = (import_module(f"{__name__}.{home}") for home in names)
             remedy = next(getattr(home, name) for home in homes if hasattr(home, name))
             given = (acting(value) if isinstance(value, Foreign) else value for value in args)
