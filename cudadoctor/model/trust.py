@@ -277,13 +277,14 @@ _PROGRAMS = frozenset(
     winget wget curl dpkg apk xbps-install emerge
     docker podman nerdctl nvidia-ctk lxc incus pct mount ulimit usermod srun bsub qsub
     nvidia-cuda-mps-control fuser ps grep grubby update-grub
+    nvidia-bug-report.sh
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
     """
     $PYTHON -C -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force --gpgpu
     --gpu-reset --import --index --index-url --default-index --extra-index-url --manifest-path
-    --dry-run --ignore-installed --reinstall
+    --dry-run --ignore-installed --reinstall -cgi -mig -srs conf-compute mig
     --no-build-isolation --no-cache-dir --python --refresh --shutdown --upgrade
     pip venv ensurepip install uninstall remove create add sync update upgrade full-upgrade refresh
     module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch
@@ -303,7 +304,9 @@ _ARGUMENTS = frozenset(
     /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
     """.split()  # noqa: SIM905
 )
+_BUS_ID = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?"
 _VALUE = (
+    rf"\d{{1,2}}(?:,\d{{1,2}}){{1,31}}|{_BUS_ID}(?:,{_BUS_ID}){{0,31}}|"
     r"\d{1,4}|-?\d\.\d{1,2}|\*nvidia\*\d{3}\*|nvidia-driver:(?:\d{3}|latest|open)-?(?:open|dkms)"
     r"|g\+\+-\d{1,2}|gcc\d{1,2}(?:-c\+\+)?|gcc-toolset-\d{1,2}-gcc-c\+\+"
     r"|python3(?:\.\d{1,2}|\d{0,2})-(?:dev|devel|venv)|nvidia/label/cuda-\d{1,2}\.\d\.0"

@@ -28,6 +28,7 @@ from cudadoctor.rules.evidence.signs import (
     gpu_present,
     live_gpus,
     log_text,
+    on_linux,
     silent_gpus,
     wait_for_answer,
     wait_for_table,
@@ -49,19 +50,22 @@ _NO_BAR = (
 
 @rule(
     "gpu-not-detected",
-    title="No NVIDIA GPU is visible to this system",
+    title="No NVIDIA GPU found in this system",
 )
 def gpu_not_detected(m: Machine) -> Answer:
-    """The torch here was built for CUDA, and there is no NVIDIA GPU that it could use.
+    """torch was built for CUDA here, but without an NVIDIA GPU it runs on the CPU only.
 
-    Told from driver-not-loaded by the PCI bus, which shows a GPU without any driver. A container
-    sees the bus of its host, so a GPU there means container-no-gpu instead. A GPU that was there
-    earlier and is gone is gpu-lost.
+    `torch.cuda.is_available()` is False, and `lspci | grep -i nvidia` prints nothing. No driver and
+    no torch build makes a GPU appear.
 
-    In a virtual machine or the cloud, the instance has no GPU or it was not passed through. On a
-    laptop, the hybrid graphics switch may be off. Otherwise: slot, power cables, firmware. No
-    driver and no torch build makes a GPU appear. A torch for the CPU, or one for the accelerator of
-    another vendor, is fine without it, and then this is information only.
+    Look-alikes: if the PCI bus shows a GPU, the cause is driver-not-installed or driver-not-loaded.
+    A container sees the PCI bus of its host, so a GPU there means container-no-gpu. A GPU that was
+    there earlier and is gone is gpu-lost.
+
+    Fix: in the cloud or a virtual machine, choose an instance with an NVIDIA GPU or pass one
+    through. On a laptop, hybrid graphics may have switched it off (on Ubuntu: `prime-select
+    query`). On a computer of your own, check the slot, the power cables and the BIOS. With a torch
+    for the CPU, or for another vendor's GPU, nothing is wrong and this is information only.
     """
     present = gpu_present(m)
     if present is None:
@@ -73,13 +77,13 @@ def gpu_not_detected(m: Machine) -> Answer:
     fine, mac = cpu_on_purpose(m), m.platform.system == "Darwin"
     if not fine and m.torch.installed is not False and (m.look != "report" or m.pci or mac):
         need(m.torch.build, "torch.build")
-    why = "A torch for the CPU is what this system can run." if m.torch.installed is False else None
+    why = "Here torch can run on the CPU only." if m.torch.installed is False else None
     looked = m.pci is not None
     # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
     served = mac or any(device.vendor == "amd" for device in m.pci or ())
     return Found(
         evidence=("pci" if looked else "driver.nvml.why", "torch.build"),
-        why="The torch here was not built for CUDA, so this is no NVIDIA matter." if fine else why,
+        why="This torch was not built for CUDA, so it needs no NVIDIA GPU." if fine else why,
         yields_to=("torch-missing",) if served else (),
         severity=INFO if fine else ERROR,
         sure=looked or mac,
@@ -91,14 +95,22 @@ def _bring_a_gpu(m: Machine) -> Remedies:
     """A job or a pod may land on another machine; a container shows what its host has."""
     lent = m.container.scheduler or m.container.kind == "kubernetes" or notebook_of(m)
     granted = grant_gpu(m) if m.pci is None or lent else ()
-    return granted or by_hand(
-        "gpu-into-machine",
-        "Give this system an NVIDIA GPU",
-        "In a virtual machine or the cloud, choose an instance with an NVIDIA GPU or pass one "
-        "through. On a computer of your own, look at the slot, the power cables and the "
-        "firmware's settings; `echo 1 > /sys/bus/pci/rescan` as root looks again.",
-        keeper_of(m),
-    )
+    title, text = _NEW_INSTANCE if m.platform.virtual else _OWN_MACHINE
+    if not m.platform.virtual and on_linux(m):
+        text += " The command `lspci | grep -i nvidia` must print it."
+    return granted or by_hand("gpu-into-machine", title, text, keeper_of(m))
+
+
+_NEW_INSTANCE = (
+    "Get an instance with an NVIDIA GPU",
+    "In the cloud, choose an instance type with an NVIDIA GPU. In a virtual machine of your own, "
+    "pass the GPU through from the host.",
+)
+_OWN_MACHINE = (
+    "Check that the GPU is plugged in and switched on",
+    "Check the slot, the power cables and the BIOS, and on a laptop the setting for hybrid "
+    "graphics.",
+)
 
 
 @rule(
@@ -106,15 +118,18 @@ def _bring_a_gpu(m: Machine) -> Remedies:
     title="NVIDIA driver {driver} does not support the {gpu}",
 )
 def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
-    """{reason}, so the driver ignores this GPU.
+    """The kernel log says so, and the driver ignores this GPU.
 
-    Each generation has a first and a last driver branch: 470 is the last for Kepler, 580 the last
-    for Maxwell, Pascal and Volta; Blackwell begins with 570. The kernel log names the refusal, and
-    nvidia-smi says that no devices were found, or that there is no driver, because a module without
-    a single GPU to serve does not stay loaded.
+    Each GPU generation has a first and a last driver branch: 470 is the last for Kepler (K80), 580
+    the last for Maxwell, Pascal and Volta (GTX 900 and 10 series, V100); Blackwell (RTX 50 series)
+    begins with 570. `nvidia-smi` says "No devices were found", or that it cannot communicate with
+    the driver, because the module unloads if it has no GPU to serve. `sudo dmesg | grep NVRM` shows
+    the refusal. A driver update is the usual way into this state.
 
-    Cured by the right branch, which for an older GPU means an older driver. A driver update is the
-    usual way into this state.
+    Look-alikes: in driver-wrong-flavour the branch is right, and only the kind of kernel modules
+    (open or proprietary) is not.
+
+    Fix: install a branch that supports the GPU. For an old GPU that is an older driver.
     """
     if not bare(m) or m.driver.installed is False:
         return None
@@ -129,16 +144,17 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
         return None
     older = wanted is not None and version is not None and version.branch > wanted
     newer = wanted is not None and version is not None and version.branch < wanted
-    last = "last" if older or version is None else "first"
-    limit = f"Branch {wanted} is the {last} one for its generation"
+    last = "Branch {branch} is the last that supports this GPU; newer drivers ignore it."
+    first = "Support for this GPU begins with branch {branch}; older drivers ignore it."
     shown = "driver.kernel" if m.driver.kernel else "driver.module_files"
     return Found(
         evidence=("pci", shown) if silent and version else ("driver.log",),
         values={
             "driver": version or "in use",
             "gpu": _name(silent, kb),
-            "reason": limit if wanted is not None else "This driver release does not list the GPU",
+            "branch": "" if wanted is None else wanted,
         },
+        why=None if wanted is None else last if older or version is None else first,
         sure=logged or older,
         remedies=upgrade_driver(m, kb, wanted)
         if wanted is not None and newer
@@ -163,18 +179,19 @@ def _branch_for(
 
 @rule(
     "driver-wrong-flavour",
-    title="The {gpu} does not start with the {flavour} kernel modules",
+    title="The {gpu} needs the open kernel modules, not the proprietary ones",
 )
 def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
-    """Of the driver's two flavours, open and proprietary, this GPU takes the {other} one only.
+    """The driver release is right, but each GPU generation works with certain modules only.
 
-    Blackwell and newer, and Grace Hopper, work with the open kernel modules only; GPUs before
-    Turing with the proprietary ones only. The flavour of the loaded module stands in
-    /proc/driver/nvidia/version, and the kernel log names the refusal. nvidia-smi says that no
-    devices were found.
+    Blackwell (RTX 50 series) and newer, and Grace Hopper, need the open kernel modules. GPUs before
+    Turing (GTX 10 series and older) need the proprietary ones. `nvidia-smi` says "No devices were
+    found". /proc/driver/nvidia/version shows which modules are loaded, and `sudo dmesg | grep NVRM`
+    the refusal ("requires use of the NVIDIA open kernel modules").
 
-    Told from driver-unsupported-gpu by the branch: there no flavour of that release would do. The
-    right flavour of the same branch and a reboot cure it.
+    Look-alikes: in driver-unsupported-gpu no kind of modules of that branch would do.
+
+    Fix: install the other kind of modules of the same branch and restart.
     """
     if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
         return None
@@ -191,7 +208,10 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     facts = {"driver.flavour": m.driver.flavour, "pci": m.pci, "driver.log": logged}
     return Found(
         evidence=tuple(path for path, known in facts.items() if known),
-        values={"gpu": _name(silent, kb), "flavour": flavour or "loaded", "other": needed},
+        values={"gpu": _name(silent, kb)},
+        title=None
+        if needed == "open"
+        else "The {gpu} needs the proprietary kernel modules, not the open ones",
         sure=silent,
         remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
     )
@@ -218,21 +238,25 @@ def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
 
 def _name(devices: Iterable[PciGpu], kb: Knowledge) -> str:
     models = (model for device in devices for model in kb.gpus_by_pci(device.device_id))
-    return next((model.name for model in models), "GPU")
+    return next((model.name.removeprefix("NVIDIA ") for model in models), "GPU")
 
 
 @rule(
     "pci-bar-bios",
-    title="The firmware gave the {gpu} no address space",
+    title="The BIOS assigned no address space (BAR) to the {gpu}",
 )
 def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
-    """A GPU maps gigabytes into the PCI address space; the firmware gave it none, so it is off.
+    """A GPU needs gigabytes of PCI address space. Without it, the driver cannot start the GPU.
 
-    The kernel log speaks of an invalid I/O region or of a BAR of 0M, the driver answers that no
-    devices were found. The firmware has the settings "Above 4G decoding" and "Resizable BAR"; both
-    on cures it. In a virtual machine, the hypervisor has to offer the space.
+    `nvidia-smi` says "No devices were found". `sudo dmesg | grep NVRM` prints "This PCI I/O region
+    assigned to your NVIDIA device is invalid" or "BAR1 is 0M".
 
-    Told from driver-wrong-flavour, whose log looks alike, by the address ranges that are missing.
+    Look-alikes: driver-wrong-flavour also ends in "No devices were found", but there `lspci -v`
+    shows all memory regions of the GPU.
+
+    Fix: switch on "Above 4G decoding" in the BIOS setup, and "Resizable BAR" too if the board has
+    it. In a virtual machine, the hypervisor has to provide the space: use UEFI (OVMF) and a large
+    enough 64-bit PCI window.
     """
     silent = silent_gpus(m)
     missing = [device for device in silent if device.bars_missing]
@@ -243,10 +267,17 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
         evidence=("pci",) if missing else ("driver.log",),
         values={"gpu": _name(missing or silent, kb)},
         sure=missing and logged,
-        remedies=by_hand(
-            "firmware-bar",
-            "Give the GPU address space in the firmware",
-            "Switch on Above 4G decoding and Resizable BAR in the firmware (BIOS) settings.",
-            "admin",
-        ),
+        remedies=by_hand("firmware-bar", *(_VM if m.platform.virtual else _BIOS)),
     )
+
+
+_BIOS = (
+    "Switch on Above 4G decoding in the BIOS",
+    "Restart into the BIOS setup (`sudo systemctl reboot --firmware-setup`). Switch on Above 4G "
+    "decoding and Resizable BAR; look for them under PCI, Advanced or Boot.",
+)
+_VM = (
+    "Give the virtual machine a larger PCI address space",
+    "In the hypervisor, use UEFI firmware (OVMF) and a larger 64-bit PCI window for this virtual "
+    "machine.",
+)

@@ -11,9 +11,9 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings, Xid, is_start
+from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, reboot, reset_gpu
+from cudadoctor.plan.remedies import by_hand, power_cycle, reboot, replace_gpu, reset_gpus
 from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.signs import (
     LOST,
@@ -37,25 +37,46 @@ NO_POWER, NO_INTERRUPTS = 8, 11
 _RECOVERY_CHANGED = 154
 _RECOVERY = re.compile(r"(?i)recovery action changed from .* to 0x[0-9a-f]+ \(([^)]{1,60})\)")
 _SWITCH = re.compile(r"SXid \([^)]*\): (\d{1,6}), Fatal\b")
-_DEVICE = frozenset({54, 61, 62, 74, 110, 119, 120, 136, 143, 158, 167, 169})
+_UNPOWERED = 54
+_DEVICE = {
+    _UNPOWERED: "auxiliary power not connected",
+    61: "internal micro-controller breakpoint",
+    62: "internal micro-controller halt",
+    74: "NVLink error",
+    110: "security fault",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+    136: "link training failed",
+    143: "GPU initialization error",
+    158: "GPU fatal timeout",
+    167: "PCIe fatal timeout",
+    169: "SEC2 halt",
+}
 """Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
+_RETIRE = (
+    "GPU {which} needs a reset to take faulty memory out of use",
+    "The next reset puts spare memory in its place. Until then programs can hit it (Xid 63 or 94).",
+)
 
 
 @rule(
     "gpu-lost",
-    title="GPU {which} no longer answers",
+    title="GPU {which} does not respond",
 )
 def gpu_lost(m: Machine) -> Answer:
-    """It fell off the PCI bus or waits for a reset; often no CUDA program starts while that lasts.
+    """While it is gone, CUDA often fails for every program. A new driver or torch does not help.
 
-    NVML gives code 15 (lost) or 16 (reset required) for it, the kernel log has Xid 79 or "fallen
-    off the bus", and its PCI configuration reads all ones. nvidia-smi prints one line for it and no
-    table for the healthy ones. The text "Unknown Error" right at the start of NVML in a container
-    means something else: container-gpu-lost. A job's device rules may hide GPUs with code 4 or 999,
-    which is no fault.
+    The GPU fell off the PCI bus, or it waits for a reset. `nvidia-smi` prints "Unable to determine
+    the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU" and no table,
+    not even for the healthy GPUs. The kernel log has Xid 79 or "GPU has fallen off the bus" (`sudo
+    dmesg | grep -i xid`). NVML answers with error 15 (lost) or 16 (reset required).
 
-    A reboot brings it back, a cold one (power off) more surely. Where it returns: power cables,
-    riser, power supply, temperature, slot, then the warranty.
+    Look-alikes: "Failed to initialize NVML: Unknown Error" for all GPUs of a container is
+    container-gpu-lost, and a restart of the container cures it. In a job, errors 4 and 999 can
+    belong to GPUs of other jobs, which is no fault.
+
+    Fix: restart. If that does not bring the GPU back, cut the power for a minute. If it drops out
+    again, check power cables, riser, power supply, temperature and slot, then use the warranty.
     """
     code = driver_code(m)
     gone = [
@@ -75,14 +96,27 @@ def gpu_lost(m: Machine) -> Answer:
             need(m.gpus, "gpus")
         return None
     which = [str(gpu.index) for gpu in gone] or [device.address for device in dead]
+    which = which or [address for address in (fell,) if address and ":" in address]
     only_unknown = gone and not refused and all(gpu.code == UNKNOWN for gpu in gone)
+    codes = {gpu.code for gpu in gone} or ({code} if refused else {LOST})
+    title = _GONE.get(codes.pop() if len(codes) == 1 else None, _GONE[None])[not which]
+    waits = title in _GONE[RESET_REQUIRED]
     return Found(
         evidence=_evidence(m, bool(gone), bool(dead), fell),
-        values={"which": which or fell or ""},
-        title=None if which or ":" in (fell or "") else "A GPU no longer answers",
+        values={"which": which},
+        title=title,
+        why="The driver gives it no more work until it is reset." if waits else None,
         sure=not (only_unknown or fell),
         remedies=_bring_back(m, gone),
     )
+
+
+_GONE: dict[OptInt, tuple[str, str]] = {
+    LOST: ("GPU {which} has fallen off the PCI bus", "A GPU has fallen off the PCI bus"),
+    RESET_REQUIRED: ("GPU {which} needs a reset", "A GPU needs a reset"),
+    None: ("GPU {which} does not respond", "A GPU does not respond"),
+}
+"""NVML's code of all that are gone -> the title, and the one where nobody knows which they are."""
 
 
 def _fell_off(m: Machine) -> OptStr:
@@ -107,109 +141,120 @@ def _evidence(m: Machine, gone: bool, dead: bool, fell: OptStr) -> Strings:
 
 
 def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
-    waiting = [gpu.index for gpu in gone if gpu.code == RESET_REQUIRED]
-    return (
-        *(reset_gpu(m, waiting[0]) if waiting else ()),
-        *reboot(m),
-        *by_hand(
-            "gpu-hardware",
-            "Check the GPU's hardware",
-            "Where it is lost again after a cold start: look at its power cables, riser, power "
-            "supply, temperature and slot, and at PCIe errors in the kernel log; then the "
-            "warranty.",
-            keeper_of(m),
-        ),
+    waiting = [gpu for gpu in gone if gpu.code == RESET_REQUIRED]
+    text = (
+        "In a virtual machine, stop the instance and start it again: it usually moves to other "
+        "hardware. Report the GPU to the provider."
+        if m.platform.virtual
+        else "If the GPU drops out again after a cold start, check its power cables, riser, slot "
+        "and temperature, and look for PCIe (AER) errors in `dmesg`. Then use the warranty."
     )
+    check = by_hand("gpu-hardware", "Check the GPU's hardware", text, keeper_of(m))
+    return (reset_gpus(m, *waiting) if waiting else ()) + power_cycle(m) + check
 
 
 @rule(
     "gpu-ecc",
-    title="The memory of GPU {which} has uncorrectable errors",
+    title="GPU {which} has uncorrectable memory errors ({count} since the driver loaded)",
     essential=False,
 )
 def gpu_ecc(m: Machine) -> Answer:
-    """{what}.
+    """Results can be wrong, and programs stop with "uncorrectable ECC error encountered".
 
-    Only what is open counts: a remapping that failed, one that waits for a reset, and uncorrected
-    errors since the driver was loaded. Errors of the GPU's whole life and finished remappings are
-    history. A GPU without ECC has nothing to report, which is no fault.
+    A reset or restart brings spare memory into use. If the errors return afterwards, the GPU has to
+    be replaced. CUDA calls the failure error 214; the kernel log has Xid 48, 63, 64, 94 or 95.
 
-    Cured by a reset of the GPU while nothing uses it, or by a reboot; only a failed remapping, or
-    errors that return, mean a replacement. Switching ECC off hides wrong results.
+    Only what is still open counts: a row remapping that failed, one that waits for a reset, and
+    uncorrected errors since the driver was loaded. Old totals ("aggregate") and finished remappings
+    are history. `nvidia-smi -q -d ECC,ROW_REMAPPER` shows all of them. Most GeForce cards have no
+    ECC and report nothing.
+
+    Fix: stop the programs on the GPU and reset it. Only if the remapping itself failed, no reset
+    helps: then the GPU has to be replaced. Do not switch ECC off: it would hide wrong results.
     """
     message = host_error_with(m, *_ECC_WORDS)
-    bad = [(gpu.index, what, grave) for gpu in live_gpus(m) for what, grave in _ecc(gpu)]
-    bad = bad or [(-1, what, grave) for what, grave in _logged(m)]
-    if not bad and message is None:
+    live = live_gpus(m)
+    for state, (title, why, grave) in _MEMORY.items():
+        if bad := [gpu for gpu in live if getattr(gpu, state)]:
+            values: dict[str, object] = {"which": [gpu.index for gpu in bad]}
+            values |= {"count": bad[0].ecc_uncorrected} if "{count}" in title else {}
+            return Found(
+                evidence=(message or "gpus",),
+                values=values,
+                title=title,
+                why=why,
+                severity=ERROR if message or grave else WARNING,
+                remedies=replace_gpu(m, bad[0])
+                if state == "remap_failed"
+                else reset_gpus(m, *bad) + reboot(m),
+            )
+    logged = _logged(m)
+    if not logged and message is None:
         return None
-    index, what, _ = (*bad, (-1, "A program ended with an uncorrectable ECC error", True))[0]
-    worn_out = any(gpu.index == index and gpu.remap_failed for gpu in live_gpus(m))
-    # A log names an address: with several GPUs none is reset on a guess.
-    sure = index >= 0 or len(m.gpus or nvidia_pci(m)) == 1
+    # A log names an address, an error text none: with several GPUs none is reset on a guess.
+    hurt = [gpu for gpu in live if logged and _is(gpu, logged[0])]
+    hurt = hurt or [gpu for gpu in live if len(m.gpus or ()) == 1]
+    values = {"code": logged[0].code, "which": _called(logged[0], m)} if logged else {}
     return Found(
-        evidence=(message or ("gpus" if index >= 0 else "driver.xids"),),
-        values={"which": index, "what": what},
-        title=None if index >= 0 else "The memory of a GPU has uncorrectable errors",
-        severity=ERROR if message or any(grave for _, _, grave in bad) else WARNING,
-        sure=index >= 0 or message,
-        remedies=_replace(m, index)
-        if worn_out
-        else (reset_gpu(m, max(index, 0)) if sure else ()) + reboot(m),
+        evidence=(message or "driver.xids",),
+        values=values,
+        title="GPU {which} reported a memory error (Xid {code})"
+        if logged
+        else "A program stopped with an uncorrectable memory error (ECC) of the GPU",
+        severity=ERROR if message or any(x.code in _ECC_FATAL for x in logged) else WARNING,
+        sure=message,
+        remedies=(reset_gpus(m, *hurt) if hurt else ()) + reboot(m),
     )
 
 
-def _replace(m: Machine, index: int) -> Remedies:
-    return by_hand(
-        "replace-gpu",
-        f"Have GPU {index} replaced",
-        (
-            f"Leave GPU {index} out of your programs until then. The seller may ask for a proof: "
-            "NVIDIA's DCGM (`dcgmi diag -r 3`) or its field diagnostics give it."
-        ),
-        keeper_of(m),
-    )
+_MEMORY: dict[str, tuple[str, OptStr, bool]] = {
+    "remap_failed": (
+        "GPU {which} has faulty memory that cannot be repaired",
+        "No spare memory is left for a faulty row, so no reset and no driver helps.",
+        True,
+    ),
+    "ecc_uncorrected": (
+        "GPU {which} has uncorrectable memory errors ({count} since the driver loaded)",
+        None,
+        True,
+    ),
+    "remap_pending": (*_RETIRE, False),
+    "retired_pending": (*_RETIRE, False),
+}
+"""Fact of a GPU -> title and why of that state, and whether it breaks programs; gravest first."""
 
 
-def _ecc(gpu: Gpu) -> list[tuple[str, bool]]:
-    """What is open in a GPU's memory, and whether it is beyond a reset."""
-    found = []
-    if gpu.remap_failed:
-        found = [("A row of memory could not be remapped: the GPU has to be replaced", True)]
-    if count := gpu.ecc_uncorrected:
-        found.append((f"{count} uncorrected errors since the driver was loaded", True))
-    if gpu.remap_pending or gpu.retired_pending:
-        found.append(("A faulty part of memory is taken out of use at the next reset", False))
-    return found
-
-
-def _logged(m: Machine) -> list[tuple[str, bool]]:
+def _logged(m: Machine) -> list[Xid]:
     """ECC events of this boot, where NVML does not tell the state they led to."""
     if m.gpus and all(gpu.remap_pending is False and gpu.ecc_uncorrected == 0 for gpu in m.gpus):
         return []
-    return [
-        (f"The kernel log has Xid {xid.code} for {xid.bus_id}", xid.code in _ECC_FATAL)
-        for xid in m.driver.xids or ()
-        if xid.code in _ECC_FATAL | _ECC_PENDING
-    ]
+    return [xid for xid in m.driver.xids or () if xid.code in _ECC_FATAL | _ECC_PENDING]
+
+
+def _called(xid: Xid, m: Machine) -> str:
+    """The GPU of an Xid: by its index if the driver lists it, else by its address."""
+    return next((str(gpu.index) for gpu in live_gpus(m) if _is(gpu, xid)), xid.bus_id)
 
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="The driver hangs: {call} gives no answer",
+    title="The NVIDIA driver hangs: {call} does not return",
     essential=False,
 )
 def driver_hangs(m: Machine) -> Answer:
-    """A call into the driver did not return within a minute, which no healthy GPU needs.
+    """cudadoctor gave up after a minute; a healthy driver answers within seconds.
 
-    Without persistence mode the first call starts every GPU and can take half a minute on a machine
-    with eight, so slowness alone is not a fault, and `check --fast` draws no conclusion from it. A
-    driver that has started has no such excuse: a later call has ten seconds, and where it is about
-    one GPU, that GPU is named. A GPU that stopped answering its firmware (Xid 119, 120), a reset
-    under way or a process stuck in the kernel (state D) make calls that never return; such a
-    process cannot be killed either.
+    `nvidia-smi` and every CUDA program hang too. Usual reasons are a GPU whose firmware (GSP)
+    stopped answering (Xid 119 or 120 in the kernel log), a reset under way, or a process stuck in
+    the kernel. Such a process has state D in `ps` and cannot be killed.
 
-    A reset of the GPU or a reboot ends it. Where it returns, a newer driver of the same branch,
-    then the hardware.
+    Look-alikes: without persistence mode the first call starts every GPU and can take half a minute
+    on a machine with eight. Slowness alone is therefore no fault, and `check --fast` draws no
+    conclusion from it. Once the driver has started, ten seconds are the limit for a call.
+
+    Fix: restart the machine. If a normal restart hangs as well, use the power button or the
+    management controller (BMC). If the hang returns, install a newer driver of the same branch,
+    then have the hardware checked.
     """
     nvml, libcuda, torch = m.driver.nvml, m.driver.libcuda, m.torch.imported
     hung = {"driver.nvml.hung": nvml.hung, "driver.libcuda.hung": libcuda.hung}
@@ -234,7 +279,7 @@ def driver_hangs(m: Machine) -> Answer:
         title="GPU {gpu} hangs: {call} does not return" if "gpu" in values else None,
         why=_AFTER_THE_START if later else None,
         confidence=LIKELY if sure else POSSIBLE,
-        remedies=reboot(m),
+        remedies=power_cycle(m, _HUNG),
     )
 
 
@@ -242,62 +287,77 @@ def _of_the_device(m: Machine) -> list[Xid]:
     return [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
 
 
+_HUNG = "If the restart hangs as well, use the power button or the management controller (BMC)."
 _AFTER_THE_START = (
-    "The driver had started, and then a call into it did not return within ten seconds; no healthy "
-    "GPU needs that long."
+    "The driver started, but this call did not return within ten seconds. A healthy GPU answers at "
+    "once."
 )
 
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="The kernel log has a hardware fault of GPU {bus}: Xid {code}",
+    title="GPU {which} reports a hardware error: Xid {code} ({meaning})",
     severity=WARNING,
 )
 def xid_of_the_device(m: Machine) -> Answer:
-    """The driver blames the GPU, its firmware or its links for this error, not a program.
+    """NVIDIA's Xid catalogue puts it down to the GPU, its firmware or its links, not to a program.
 
-    Xids such as 13, 31, 43 or 45 come from programs and are not counted. Without readable log lines
-    nothing is said, and a clean log proves nothing.
+    It stands in the kernel log: `sudo dmesg | grep -i xid`. Programs on this GPU can crash or hang
+    until it is reset. Xids such as 13, 31, 43 or 45 come from programs and are not counted. If the
+    log cannot be read, nothing is reported; an empty log proves nothing.
 
-    A reset of the GPU or a reboot, then a newer driver of the same branch; where it returns, the
-    hardware. It follows from gpu-lost only where the driver no longer lists that GPU.
+    Look-alikes: if the driver no longer lists the GPU, the cause is gpu-lost.
+
+    Fix: reset the GPU or restart. For Xid 54 connect the power cables. For Xid 119 and 120 (GSP
+    firmware) a newer driver of the same branch often ends it. If the error returns, have the
+    hardware checked.
     """
     bad = _of_the_device(m)
     if not bad:
         return None
     bad = [xid for xid in bad if not _with_the_lost(xid, m)] or bad
     newest = min(bad, key=lambda xid: xid.age_s or 0.0)
+    live = live_gpus(m)
+    # Beside a lost GPU a restart is due anyway.
+    hurt = [gpu for gpu in live if _is(gpu, newest)] if len(live) == len(m.gpus or ()) else []
+    code, meaning = newest.code, _DEVICE[newest.code]
+    cables = code == _UNPOWERED
     return Found(
         evidence=("driver.xids",),
-        values={"bus": newest.bus_id, "code": newest.code},
+        values={"which": _called(newest, m), "code": code, "meaning": meaning},
         sure=False,
         yields_to=_with_the_lost(newest, m),
-        remedies=reboot(m),
+        remedies=_plug_in(m, _CABLES)
+        if cables
+        else (reset_gpus(m, *hurt) if hurt else ()) + reboot(m),
     )
 
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="The driver asks for a recovery of GPU {bus}: {action}",
+    title="The driver reports for GPU {which}: {action} (Xid 154)",
     severity=WARNING,
 )
 def recovery_wanted(m: Machine) -> Answer:
-    """It has counted up what happened to this GPU and says so itself in the kernel log (Xid 154).
+    """This is the driver's own verdict on the errors of this GPU.
 
-    The newest line counts: after the recovery the driver takes its wish back. Until then programs
-    may fail on this GPU, or on all that share its NVLinks.
+    Until it is done, programs may fail on this GPU, or on all GPUs that share its NVLinks. The line
+    stands in the kernel log as "GPU recovery action changed"; newer versions of `nvidia-smi -q`
+    show it as "GPU Recovery Action". Only the newest line counts: after the recovery the driver
+    withdraws its request.
 
-    A reset of the GPU while nothing uses it, or a reboot; where it returns, the hardware.
+    Fix: do what the line says. A reset needs a GPU that no program uses. If the request returns,
+    have the hardware checked.
     """
     for xid in m.driver.xids or ():
         asked = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
         action = asked[1].strip() if asked else ""
         if action.lower() not in ("", "none"):
-            hurt = [gpu.index for gpu in live_gpus(m) if _is(gpu, xid)]
-            reset = reset_gpu(m, hurt[0]) if hurt and "reset" in action.lower() else ()
+            hurt = [gpu for gpu in live_gpus(m) if _is(gpu, xid)]
+            reset = reset_gpus(m, *hurt) if hurt and "reset" in action.lower() else ()
             return Found(
                 evidence=("driver.xids",),
-                values={"bus": xid.bus_id, "action": action},
+                values={"which": _called(xid, m), "action": action},
                 sure=False,
                 yields_to=_with_the_lost(xid, m),
                 remedies=reset + reboot(m),
@@ -316,16 +376,17 @@ def _is(gpu: Gpu, xid: Xid) -> bool:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="The kernel log has a fatal fault of an NVSwitch: SXid {code}",
+    title="An NVSwitch reports a fatal error: SXid {code}",
     severity=WARNING,
 )
 def fault_of_a_switch(m: Machine) -> Answer:
-    """The switch between the GPUs failed, and all of them that it connects may lose their links.
+    """All GPUs behind the switch may lose their NVLinks, so NCCL jobs fail or hang.
 
-    Lines of the switches read "SXid", are theirs and not those of a GPU, and count only where they
-    are called fatal. The fabric manager's own log names the link.
+    The lines stand in the kernel log: `sudo dmesg | grep SXid`. Only those marked "Fatal" count.
+    /var/log/fabricmanager.log names the link. Errors of a GPU read "Xid" instead.
 
-    A reboot trains the links anew; where it returns, the hardware.
+    Fix: restart the machine, which trains the links again. If the error returns, have the hardware
+    checked.
     """
     fatal = [found[1] for found in map(_SWITCH.search, m.driver.log or ()) if found]
     if not fatal:
@@ -340,28 +401,44 @@ def fault_of_a_switch(m: Machine) -> Answer:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="GPU {which} gets no power from its external cables",
+    title="GPU {which} does not start: an external power cable is missing",
 )
 def gpu_not_started(m: Machine) -> Answer:
-    """The driver counts the GPU and cannot start it, and names what the board denies it.
+    """The driver finds the GPU on the bus but cannot start it.
 
-    NVML answers the first question about it with code 8 (external power missing) or 11 (its
-    interrupts do not arrive). Code 4 there means no permission and in a job often the GPU of
-    somebody else, which is no fault.
+    `nvidia-smi` lists fewer GPUs than the machine has. NVML answers with error 8 if external power
+    is missing, and with error 11 if the GPU's interrupts do not arrive.
 
-    Cables first; for interrupts a newer firmware (BIOS) of the board, then another slot.
+    Look-alikes: NVML error 4 means no permission. In a job it usually stands for a GPU of somebody
+    else, which is no fault.
+
+    Fix: for error 8, shut down and plug in every power cable. For error 11, update the mainboard's
+    BIOS, then try another slot.
     """
     codes = [gpu.code for gpu in m.gpus or () if gpu.code in (NO_POWER, NO_INTERRUPTS)]
     if not codes:
         return None
     power = codes[0] == NO_POWER
-    text = "Connect every power socket of the GPU to the supply, each with a cable of its own."
-    if not power:
-        text = "Update the firmware (BIOS) of the board, and put the GPU into another slot."
     alike = [(n, gpu.index) for n, gpu in enumerate(m.gpus or ()) if gpu.code == codes[0]]
     return Found(
         evidence=tuple(f"gpus.{n}.code" for n, _ in alike),
         values={"which": [index for _, index in alike]},
-        title=None if power else "The interrupts of GPU {which} do not reach the driver",
-        remedies=by_hand("gpu-on-its-board", "Check the GPU's place", text, keeper_of(m)),
+        title=None if power else "GPU {which} does not start: its interrupts do not arrive",
+        remedies=_plug_in(m, _CABLES if power else _INTERRUPTS),
     )
+
+
+_CABLES = (
+    "Connect the GPU's power cables",
+    "Shut down, then plug a cable of its own from the power supply into every power socket of the "
+    "GPU.",
+)
+_INTERRUPTS = (
+    "Update the mainboard's BIOS",
+    "Install the newest BIOS from the mainboard's vendor. If that does not help, move the GPU to "
+    "another slot.",
+)
+
+
+def _plug_in(m: Machine, step: tuple[str, str]) -> Remedies:
+    return by_hand("gpu-on-its-board", *step, keeper_of(m))

@@ -143,14 +143,14 @@ def everything_answered(m: Machine) -> None:
     The rule `driver_hangs` says when silence proves a sick driver or GPU.
     """
     nvml, libcuda, torch = m.driver.nvml, m.driver.libcuda, m.torch.imported
-    stuck = "torch does not come back from its import or first look"
+    stuck = "torch hangs while it is imported or starts CUDA"
     refuse(torch and torch.hung, stuck, "torch.imported.hung")
     for name, fact, number in (
         ("libcuda", "driver.libcuda.signal", libcuda.signal),
         ("torch", "torch.imported.signal", torch and torch.signal),
     ):
-        refuse(number, f"{name} crashes the process that asks it (signal {number})", fact)
-    ended = f"signal {nvml.signal} ended the process that asked NVML"
+        refuse(number, f"{name} crashes (signal {number})", fact)
+    ended = f"the NVML query was killed (signal {nvml.signal})"
     wait(nvml.signal, "driver.nvml.signal", ended)
     calls = {
         "driver.nvml.hung": nvml.hung,
@@ -158,7 +158,7 @@ def everything_answered(m: Machine) -> None:
         "driver.smi.hung": m.driver.smi.hung and "nvidia-smi",
     }
     for fact, call in calls.items():
-        wait(call, fact, f"{call} gave no answer")
+        wait(call, fact, f"{call} does not return")
     for fact in calls:
         gap = gap_of(m, fact)
         wait(gap and gap.fact == fact, fact)  # silence too short to prove anything
@@ -180,7 +180,7 @@ def torch_imports(m: Machine) -> None:
 def training_step_passed(m: Machine) -> None:
     """With a full look, stages ran and none of them failed."""
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
-        what = f"The stage {stage.name} of the training step failed"
+        what = f"The training step failed ({stage.name})"
         refuse(stage.status in ("failed", "timed-out"), what, f"smoke.stages.{number}")
     refuse(m.smoke and m.smoke.ended, "The training step ended early", "smoke.ended")
     if m.look == "full" and m.torch.installed is not False:
@@ -200,7 +200,7 @@ def torch_is_known(m: Machine) -> None:
 
 def bus_was_read(m: Machine) -> None:
     """WSL and macOS have no bus to read: there the driver's libraries and the system decide."""
-    unseen = "neither the PCI bus nor the driver shows if there is an NVIDIA GPU"
+    unseen = "neither the PCI bus nor the driver shows whether there is an NVIDIA GPU"
     wait(gpu_present(m) is None, "pci", unseen)
     if not (m.platform.wsl or m.platform.system == "Darwin"):
         wait(gap_of(m, "pci") or m.pci is None, "pci")
@@ -214,7 +214,7 @@ def torch_fits_the_accelerator(m: Machine) -> None:
     vendor, name = _VENDOR.get(m.torch.build or "", ("", ""))
     if vendor and m.pci:
         absent = all(device.vendor != vendor for device in m.pci)
-        refuse(absent, f"torch was built for {name}'s GPUs, and there is none", "torch.build")
+        refuse(absent, f"torch was built for {name} GPUs, but there is none", "torch.build")
         unseen = vendor == "amd" and torch_fails(m)
         refuse(unseen, "torch does not see the GPU", "torch.imported.cuda_available")
 
@@ -224,7 +224,7 @@ def torch_fits_the_accelerator(m: Machine) -> None:
 
 def promise_is_kept(m: Machine) -> None:
     broken = gpu_present(m) is False and _promise(m)
-    refuse(broken, f"{broken} promises a GPU, and there is none", f"env.{broken}")
+    refuse(broken, f"{broken} promises a GPU, but there is none", f"env.{broken}")
 
 
 def driver_is_known(m: Machine) -> None:
@@ -241,7 +241,7 @@ def every_gpu_is_named(m: Machine) -> None:
     else:
         named = _described(m, code)
     if on_linux(m) and m.container.kind:
-        few = "The container has more GPU device nodes than the driver names GPUs"
+        few = "The container has device nodes for more GPUs than the driver reports"
         refuse(named < len(need(gpu_nodes(m), "driver.nodes")), few, "driver.nodes")
     elif on_linux(m) and (silent := _unreported(m)):
         what = f"The GPU at {silent[0].address} is on the PCI bus, but the driver does not report"
@@ -252,7 +252,7 @@ def every_gpu_is_named(m: Machine) -> None:
 def _described(m: Machine, code: OptInt) -> int:
     """How many GPUs the driver describes: all that it counts, and each of them."""
     silent = no_nvml(m) and m.driver.smi.code is None
-    wait(silent, "gpus", "NVML cannot be loaded, and nothing else names the GPUs")
+    wait(silent, "gpus", "NVML cannot be loaded, and nothing else lists the GPUs")
     code = need(code, "driver.smi.code")
     if code != SUCCESS:
         # Where training works, the GPUs are merely unnamed.
@@ -265,12 +265,12 @@ def _described(m: Machine, code: OptInt) -> int:
         refuse(dead, what, f"gpus.{number}.code")
         if _answers(gpu):
             need(gpu.name or gpu.uuid or gpu.bus_id, f"gpus.{number}.name")
-        asked = f"NVML fails with code {gpu.failed} when it is asked about GPU {gpu.index}"
+        asked = f"NVML returns error {gpu.failed} for GPU {gpu.index}"
         wait(gpu.failed, f"gpus.{number}.failed", asked)
     refuse(gpus and not live_gpus(m), _NONE_REPORTED, "gpus.0.code")
     if not no_nvml(m):
         count = need(m.driver.nvml.count, "driver.nvml.count")
-        what = f"NVML counts {_gpus(count)} and names {len(gpus)}"
+        what = f"NVML counts {_gpus(count)} but lists {len(gpus)}"
         refuse(len(gpus) != count, what, "driver.nvml.count")
     return len(gpus)
 
@@ -288,7 +288,7 @@ def _whole_list(m: Machine) -> tuple[Gpu, ...]:
     gap = gap_of(m, "gpus")
     wait(gap and gap.asked, "gpus")
     cut = m.driver.nvml.hung or m.driver.nvml.signal
-    wait(cut, "gpus", "the process that asked NVML did not come to its end")
+    wait(cut, "gpus", "the NVML query did not finish")
     return need(m.gpus, "gpus")
 
 
@@ -321,7 +321,7 @@ def cuda_starts(m: Machine) -> None:
 
 
 def _starts(code: OptInt) -> None:
-    refuse(code, f"CUDA does not start (cuInit: {code})", "driver.libcuda.code")
+    refuse(code, f"CUDA does not start (cuInit error {code})", "driver.libcuda.code")
 
 
 def cuda_counts_them_all(m: Machine) -> None:
@@ -329,13 +329,13 @@ def cuda_counts_them_all(m: Machine) -> None:
     libcuda = m.driver.libcuda
     if libcuda.loads is False or libcuda.code not in (None, SUCCESS):
         return
-    uncounted = f"CUDA does not count the GPUs (cuDeviceGetCount: {libcuda.count_code})"
+    uncounted = f"CUDA cannot count the GPUs (cuDeviceGetCount error {libcuda.count_code})"
     refuse(libcuda.count_code, uncounted, "driver.libcuda.count_code")
     count = need(libcuda.count, "driver.libcuda.count")
     fewest, most = _may_be_seen(m)
     listed = "CUDA_VISIBLE_DEVICES" in (m.env or {})
-    by = "CUDA_VISIBLE_DEVICES allows" if listed else "the driver names"
-    what = f"CUDA counts {_gpus(count)}, and {by} {most}"
+    by = "CUDA_VISIBLE_DEVICES allows" if listed else "the driver lists"
+    what = f"CUDA sees {_gpus(count)}, but {by} {most}"
     refuse(not fewest <= count <= most, what, "driver.libcuda.count")
 
 
@@ -370,10 +370,10 @@ def torch_serves_the_gpus(m: Machine, kb: Knowledge) -> None:
     need(m.torch.cuda, "torch.cuda")
     need(m.torch.archs, "torch.archs")
     present = devices(m, kb)
-    wait(not present, "gpus.0.capability", "nothing shows what the GPUs can run")
+    wait(not present, "gpus.0.capability", "the compute capability of the GPUs is not known")
     archs = compiled(m, kb).archs
     served = torch_works(m) or any(way_to_run(archs, gpu.capability, m, kb) for gpu in present)
-    refuse(not served, f"torch has no code for the {present[0].name}", "torch.archs")
+    refuse(not served, f"torch was not built for the {present[0].name}", "torch.archs")
 
 
 def torch_sees_the_gpus(m: Machine) -> None:
@@ -393,7 +393,7 @@ def torch_sees_the_gpus(m: Machine) -> None:
     refuse(imported.cuda_error and not pasted, "CUDA fails in torch", "torch.imported.cuda_error")
     count = need(imported.device_count, fact := "torch.imported.device_count")
     counted = None if pasted else m.driver.libcuda.count
-    what = f"torch counts {_gpus(count)}" + (f", CUDA {counted}" if counted else "")
+    what = f"torch sees {_gpus(count)}" + (f", CUDA sees {counted}" if counted else "")
     refuse(not count or counted not in (None, count), what, fact)
 
 
@@ -456,24 +456,27 @@ REPORT: tuple[Requirement, ...] = (torch_used_a_gpu, nobody_complains)
 
 _EXPLAINED_BY = tuple(cause for cause in CATALOGUE if cause not in WORDS["explains-no-failure"])
 """Every cause that can make training fail. An explanation counts only where it is as grave."""
-_NOT_READY = "CUDA answers 802 (system not yet initialized), and there is no NVSwitch here."
-_STUCK_UVM = "CUDA fails to start (error 999), though the module nvidia_uvm is loaded"
+_802 = "CUDA is not ready (error 802: system not yet initialized)"
+_NO_SWITCH = "This system has no NVSwitch, so no fabric manager is missing."
+_STUCK_UVM = "CUDA fails with error 999, although the module nvidia_uvm is loaded"
 _AFTER_SUSPEND = "After a suspend this module can stop working until it is loaded again."
 _WAIT = (
-    "The driver may still be starting, or a MIG change may be under way. If it stays: a vGPU needs "
-    "its licence service, and confidential computing its attestation (`nvidia-smi conf-compute "
-    "-grs` shows that state)."
+    "The driver may still be starting, or a MIG change may be under way. If the error stays: a "
+    "vGPU needs its licence service, and confidential computing its attestation (`nvidia-smi "
+    "conf-compute -grs` shows the state)."
 )
 
 
 @rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
 def unknown(m: Machine, kb: Knowledge) -> Answer:
-    """Something that ought to work on this machine failed; the evidence shows its own words.
+    """Something that should work here failed. The evidence shows the message.
 
-    It is said only where the driver and the GPU answer, or where torch itself fails, and where no
-    other cause is at least likely. A look with all probes (without --fast and --no-smoke) and the
-    first error of the program's own log decide most of these. `cudadoctor facts` keeps what
-    is known of this machine for a bug report.
+    This is reported if the driver and the GPU answer, or if torch itself fails, and no other cause
+    is at least likely.
+
+    Fix: run `cudadoctor check` without --fast and --no-smoke, and read the first error in your
+    program's own log: later ones often follow from it. For a bug report, `cudadoctor facts` prints
+    what is known of this machine.
     """
     failures, _ = shortfalls(m, kb)
     if not failures:
@@ -496,7 +499,7 @@ def _hint(m: Machine, kb: Knowledge) -> tuple[OptStr, OptStr, Remedies]:
     libcuda = m.driver.libcuda
     codes = (libcuda.code, libcuda.clean_code)
     if has_fabric(m, kb) is False and (NOT_READY in codes or host_error_with(m, *NOT_READY_WORDS)):
-        return None, _NOT_READY, by_hand("wait-for-driver", "Wait a minute and check again", _WAIT)
+        return _802, _NO_SWITCH, by_hand("wait-for-driver", "Wait a minute and check again", _WAIT)
     if uvm_missing(m) is False and (UNKNOWN in codes or host_error_with(m, *UNKNOWN_WORDS)):
         return _STUCK_UVM, _AFTER_SUSPEND, reload_uvm(m)
     return None, None, ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
+from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
@@ -13,10 +14,19 @@ from cudadoctor.model.findings import (
     POSSIBLE,
     WARNING,
     Remedies,
+    Remedy,
 )
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import Answer, Found, rule
-from cudadoctor.plan.remedies import by_hand, grant_gpu, set_variables
+from cudadoctor.plan.remedies import (
+    by_hand,
+    grant_gpu,
+    mig_instances,
+    reset_gpus,
+    set_gpus,
+    set_variables,
+)
+from cudadoctor.plan.remedies import fabric_manager as fabric_commands
 from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.signs import (
     NOT_READY,
@@ -25,10 +35,12 @@ from cudadoctor.rules.evidence.signs import (
     has_fabric,
     host_error_with,
     live_gpus,
+    on_linux,
     variable,
 )
 
 _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailable")
+_FIRST_WITH_NVLINK_5 = Version("10.0")
 
 
 @rule(
@@ -36,46 +48,87 @@ _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailabl
     title="The NVSwitch fabric is not ready (CUDA error 802)",
 )
 def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
-    """On machines with NVSwitch CUDA waits for the fabric manager, while nvidia-smi looks fine.
+    """On machines with NVSwitch, CUDA waits for the fabric manager, while nvidia-smi looks fine.
 
-    The daemon nvidia-fabricmanager must run, in exactly the driver's version. On Hopper and newer
-    each GPU also tells its fabric state. In a container or a virtual machine the host runs the
-    daemon. Without any NVSwitch the same error has other reasons, and this is not said:
-    confidential computing that is not set ready, a MIG change under way, a vGPU without its
-    licence, or a machine that has only now booted.
+    torch says "Unexpected error from cudaGetDeviceCount() ... Error 802: system not yet
+    initialized". The service nvidia-fabricmanager must run, in exactly the driver's version. Check
+    it with `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`. From
+    Hopper on, `nvidia-smi -q | grep -A3 Fabric` shows the state of each GPU; "Completed" is good.
 
-    Cured by installing the fabric manager of the driver's version and starting it. Restarting it
-    while jobs run breaks them.
+    Look-alikes: without NVSwitch, error 802 has other reasons: confidential computing that was not
+    set ready, a MIG change under way, a vGPU without its licence, or a machine that has only now
+    booted. In a container, or in a virtual machine with some of the GPUs, the host runs the
+    service.
+
+    Fix: install the fabric manager of the driver's version and start it. Machines with NVLink 5
+    (B200, B300) also need the package nvlsm and the module ib_umad. Do not restart the service
+    while jobs run: it breaks them.
     """
     message, joined = host_error_with(m, *NOT_READY_WORDS), has_fabric(m, kb)
     if cuda_works(m) or (m.driver.libcuda.code != NOT_READY and not message) or joined is False:
         return None
-    fabric, driver, keeper = m.driver.fabric, m.driver.version, keeper_of(m)
+    fabric, driver = m.driver.fabric, m.driver.version
     differs = None not in (fabric.version, driver) and fabric.version != driver
     sure = fabric.nvswitches and (fabric.manager != "active" or differs)
+    state = "differs" if differs and fabric.manager != "absent" else fabric.manager
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.fabric"),
+        values={"version": fabric.version, "driver": driver} if state == "differs" else {},
+        title=_FABRIC.get(state or ""),
+        why="Both versions must be equal to the last digit, or CUDA never becomes ready."
+        if state == "differs"
+        else None,
         confidence=CERTAIN if sure else LIKELY if joined else POSSIBLE,
-        remedies=by_hand(
-            "fabric-manager",
-            "Start the fabric manager of this driver",
-            f"Install nvidia-fabricmanager of exactly version {driver or 'of the driver'}, "
-            "then run, as root, `systemctl enable --now nvidia-fabricmanager` and start the "
-            "CUDA programs again.",
-            keeper if keeper != "here" else "admin",
-        ),
+        remedies=_start_fabric(m),
     )
 
 
-@rule("confidential-computing", title="Confidential computing is on and takes no work yet")
+_START = "Start the fabric manager"
+_FABRIC = {
+    "absent": "The fabric manager is not installed (CUDA error 802)",
+    "inactive": "The fabric manager is not running (CUDA error 802)",
+    "failed": "The fabric manager has failed (CUDA error 802)",
+    "differs": "Fabric manager {version} does not match driver {driver} (CUDA error 802)",
+}
+
+
+def _start_fabric(m: Machine) -> Remedies:
+    """The service in the driver's version. From inside a container the host's tools are unknown."""
+    if not on_linux(m):
+        return ()
+    driver, state = m.driver.version or "", m.driver.fabric.manager
+    commands = fabric_commands(m) if not m.container.kind else ()
+    text, title = None, "Restart the fabric manager" if state == "active" else _START
+    if not commands:
+        commands = (("systemctl", "enable", "--now", "nvidia-fabricmanager"),)
+        text = f"nvidia-fabricmanager must be installed in exactly the driver's version, {driver}."
+        text = text if driver else "nvidia-fabricmanager must have exactly the driver's version."
+    elif len(commands) > 1:
+        title = f"Install and start fabric manager {driver}"
+    notes = ["Stop CUDA programs first and start them again afterwards."]
+    if any(gpu.capability and gpu.capability >= _FIRST_WITH_NVLINK_5 for gpu in m.gpus or ()):
+        notes.append("GPUs with NVLink 5 also need the package nvlsm and the module ib_umad.")
+    if state == "failed":
+        notes.append("If it fails again, `journalctl -u nvidia-fabricmanager` says why.")
+    step = Remedy(id="fabric-manager", title=title, where=keeper_of(m), needs_root=True)
+    return (replace(step, commands=commands, manual=text, note=" ".join(notes)),)
+
+
+@rule(
+    "confidential-computing",
+    title="Confidential computing is on, but the GPUs are not set ready (error 802)",
+)
 def confidential_computing(m: Machine) -> Answer:
-    """Until somebody sets the GPUs ready, every CUDA program ends in error 802; nvidia-smi works.
+    """Until they are set ready, every CUDA program fails with error 802, while nvidia-smi works.
 
-    In this mode a GPU waits until its attestation was checked; a service of the virtual machine
-    then sets it ready. Told from fabric-manager, which gives the same error where there are
-    NVSwitches, by NVML's own word on both.
+    In this mode a GPU takes no work until its attestation was checked. Then a service of the
+    virtual machine sets it ready. `nvidia-smi conf-compute -grs` shows the state.
 
-    Cured by the attestation service, or by hand where none is wanted.
+    Look-alikes: on machines with NVSwitch, fabric-manager gives the same error. NVML's answer about
+    confidential computing tells the two apart.
+
+    Fix: run the attestation, or set the GPUs ready by hand if you need none:
+    `nvidia-smi conf-compute -srs 1` as root.
     """
     if (
         m.driver.confidential is not True
@@ -85,91 +138,130 @@ def confidential_computing(m: Machine) -> Answer:
         return None
     return Found(
         evidence=("driver.confidential", "driver.confidential_ready"),
-        remedies=by_hand(
-            "confidential-ready",
+        remedies=set_gpus(
+            m,
             "Set the GPUs ready",
-            (
-                "After the attestation, as root: `nvidia-smi conf-compute -srs 1`. "
-                "`nvidia-smi conf-compute -grs` shows the state."
-            ),
-            "admin",
+            "nvidia-smi conf-compute -srs 1",
+            (),
+            id="confidential-ready",
+            note="It skips the attestation: if you rely on that, start its service instead.",
         ),
     )
 
 
-@rule("gpu-excluded", title="A setting of the driver keeps GPUs from use: {count}")
+@rule("gpu-excluded", title="The driver setting NVreg_ExcludedGpus hides {count} GPUs")
 def gpu_excluded(m: Machine) -> Answer:
-    """The module was told to leave them alone (NVreg_ExcludedGpus), so no program sees them.
+    """The kernel module leaves these GPUs alone, so neither CUDA nor nvidia-smi shows them.
 
-    Somebody set it on purpose, mostly for a GPU that is broken or meant for another use: where
-    others are left it is information. NVML counts them; nvidia-smi does not show them.
+    Somebody set it on purpose, mostly for a GPU that is broken or reserved. If other GPUs are left,
+    this is information only. NVML still counts the hidden ones.
 
-    Cured by taking the setting out of modprobe.d and a reboot, if they are wanted.
+    Fix: find the setting with `grep -rs ExcludedGpus /etc/modprobe.d /proc/cmdline`. Remove it,
+    rebuild the initramfs (`update-initramfs -u` on Debian and Ubuntu, `dracut --force` on Red Hat
+    and SUSE) and restart. Leave it if the GPU is broken.
     """
     if not m.driver.excluded:
         return None
     left = live_gpus(m) or cuda_works(m)
     remedies = by_hand(
         "include-gpus",
-        "Include the GPUs",
-        "Take NVreg_ExcludedGpus out of the files in /etc/modprobe.d and off the kernel's "
-        "command line, make the initial ramdisk anew and reboot, if they are wanted.",
-        "admin",
+        "Remove the setting NVreg_ExcludedGpus",
+        "Find it with `grep -rs ExcludedGpus /etc/modprobe.d /proc/cmdline` and remove it. Then "
+        "rebuild the initramfs (`update-initramfs -u` or `dracut --force`) and restart.",
+        keeper_of(m),
+        note="Leave it if the GPU was excluded because it is broken.",
     )
     return Found(
+        title="The driver setting NVreg_ExcludedGpus hides a GPU"
+        if m.driver.excluded == 1
+        else None,
         evidence=("driver.excluded",),
         values={"count": m.driver.excluded},
         severity=INFO if left else ERROR,
-        remedies=() if left else remedies,
+        remedies=remedies if not left and on_linux(m) else (),
     )
 
 
-@rule("compute-mode", title="The compute mode of the GPU keeps this program out ({modes})")
+@rule("compute-mode", title="The GPU is busy or unavailable (CUDA error 46)")
 def compute_mode(m: Machine) -> Answer:
-    """In mode prohibited a GPU takes no CUDA program, in mode exclusive only one at a time.
+    """Its compute mode admits programs, so a process that is ending or a dead MPS daemon holds it.
 
-    Creating a context then ends in "busy or unavailable" (CUDA error 46), while cuInit and the
-    number of devices look fine. Clusters set exclusive on purpose: then the GPU that the scheduler
-    gave is the one to use. On a GPU in default mode the same error means a process that is ending,
-    a dead MPS daemon or a GPU that needs a reset.
+    torch says "CUDA error: CUDA-capable device(s) is/are busy or unavailable" (error 46), while the
+    number of GPUs looks right. `nvidia-smi -q -d COMPUTE` shows the mode: Prohibited admits no CUDA
+    program, Exclusive_Process one at a time, Default any number.
+
+    Look-alikes: a full GPU fails with "out of memory" instead. Clusters set exclusive mode on
+    purpose: use the GPU that the scheduler gave you, with one process per GPU.
+
+    Fix: set the mode to Default (`nvidia-smi -i 0 -c 0` as root). If the mode is Default already,
+    stop what holds the GPU, and reset it if nothing does.
     """
     message, gpus = host_error_with(m, *_BUSY), live_gpus(m)
-    modes = {gpu.compute_mode for gpu in gpus if gpu.compute_mode}
-    shut = [
-        gpu.compute_mode == "prohibited" or (gpu.compute_mode == "exclusive" and gpu.processes)
-        for gpu in gpus
-    ]
-    if message is None and not (gpus and all(shut)):
+    prohibited = [gpu for gpu in gpus if gpu.compute_mode == "prohibited"]
+    exclusive = [gpu for gpu in gpus if gpu.compute_mode == "exclusive"]
+    taken = [gpu for gpu in exclusive if gpu.processes]
+    if message is None and not (gpus and len(prohibited) + len(taken) == len(gpus)):
         return None
+    shut = prohibited or taken or exclusive
+    values: dict[str, object] = {"which": [gpu.index for gpu in shut]} if shut else {}
+    title, why = (_PROHIBITED if prohibited else _EXCLUSIVE) if shut else (None, None)
+    if taken and not prohibited:
+        held = [process for gpu in taken for process in gpu.processes or ()]
+        values["process"] = f"{held[0].name or 'a process'} (pid {held[0].pid})"
+        title = "GPU {which} is in exclusive mode and in use by {process}"
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
-        values={"modes": sorted(modes) or "not known"},
-        sure="prohibited" in modes,
-        remedies=by_hand(
-            "compute-mode",
-            "Set the compute mode to default",
-            "As root: `nvidia-smi -i INDEX -c DEFAULT`. On a cluster, use the GPU of the "
-            "job, and MPS where several ranks share it.",
-            "admin",
-        ),
+        values=values,
+        title=title,
+        why=why,
+        sure=prohibited,
+        remedies=_admit(m, shut) if shut else _free(m, gpus),
     )
 
 
-@rule("mig-misconfigured", title="MIG is on and no instance exists on GPU {indexes}")
+_PROHIBITED = (
+    "GPU {which} is in compute mode Prohibited: no CUDA program may use it",
+    "Somebody set this mode. In mode Default all programs may use the GPU.",
+)
+_EXCLUSIVE = (
+    "GPU {which} is in exclusive mode and already in use",
+    "Exclusive mode admits one process at a time. In mode Default several can share the GPU.",
+)
+
+
+def _admit(m: Machine, shut: list[Gpu]) -> Remedies:
+    exclusive = any(gpu.compute_mode == "exclusive" for gpu in shut)
+    note = "Or wait until the other program has ended." if exclusive else None
+    title = f"Set GPU {', '.join(str(gpu.index) for gpu in shut)} to compute mode Default"
+    return set_gpus(m, title, "nvidia-smi -i {gpus} -c 0", shut, id="compute-mode", note=note)
+
+
+def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
+    text = (
+        "`nvidia-smi` and `sudo fuser -v /dev/nvidia*` list the programs on the GPU; stop your "
+        "own. If MPS is in use, start its daemon again: `nvidia-cuda-mps-control -d`."
+    )
+    look = by_hand("free-gpu", "Find out what holds the GPU", text, keeper_of(m))
+    return look + reset_gpus(m, *gpus)
+
+
+@rule("mig-misconfigured", title="MIG is on, but GPU {indexes} has no MIG instance")
 def mig_misconfigured(m: Machine) -> Answer:
-    """A GPU in MIG mode can be used through its instances only; without one CUDA sees no device.
+    """In MIG mode, programs can only use MIG instances. A restart of the machine removes them.
 
-    nvidia-smi -L lists the instances with their UUIDs, which change whenever they are made anew, so
-    a UUID kept in CUDA_VISIBLE_DEVICES can be stale. A process sees one MIG instance at a time, and
-    NCCL does not work between instances of one GPU.
+    CUDA then finds no device ("No CUDA GPUs are available"), and `nvidia-smi` prints "No MIG
+    devices found". `nvidia-smi -L` lists the instances with their UUIDs. An instance that is made
+    again gets a new UUID, so a UUID kept in CUDA_VISIBLE_DEVICES can be stale.
 
-    Cured by naming an instance that exists, by making instances (nvidia-smi mig -cgi ... -C), or by
-    leaving MIG mode while the GPU is idle; the last two need root.
+    A process uses one instance only, and NCCL does not work between instances of one GPU.
+
+    Fix: name an instance that exists. If there is none, create one (`nvidia-smi mig -cgi ... -C`)
+    or leave MIG mode while the GPU is idle (`nvidia-smi -i 0 -mig 0`); both need root.
     """
     live = live_gpus(m)
     if cuda_works(m) or not any(gpu.mig for gpu in live):
         return None
-    empty = [gpu.index for gpu in live if gpu.mig and gpu.mig_devices == ()]
+    empty = [gpu for gpu in live if gpu.mig and gpu.mig_devices == ()]
     asked = variable(m, "CUDA_VISIBLE_DEVICES").partition(",")[0].strip()
     known = [uuid for gpu in m.gpus or () for uuid in gpu.mig_devices or ()]
     named = asked.startswith(("MIG-", "<mig-"))
@@ -178,20 +270,15 @@ def mig_misconfigured(m: Machine) -> Answer:
         return None
     living = [uuid for gpu in live for uuid in gpu.mig_devices or ()] if stale else []
     wrong_name = living or not empty
-    made = by_hand(
-        "mig-instances",
-        "Make MIG instances or leave MIG mode",
-        "As root: `nvidia-smi mig -cgi PROFILE -C` (`nvidia-smi mig -lgip` lists the profiles), "
-        "or `nvidia-smi -i INDEX -mig 0` while the GPU is idle. `nvidia-smi -L` lists the UUIDs.",
-        "admin",
-    )
     title = "CUDA_VISIBLE_DEVICES names a MIG instance that does not exist"
+    why = "MIG instances get new UUIDs when they are made again, for instance after a restart."
     return Found(
         title=title if wrong_name else None,
+        why=why if wrong_name else None,
         evidence=("env.CUDA_VISIBLE_DEVICES", "gpus") if wrong_name else ("gpus.0.mig_devices",),
-        values={"indexes": empty},
+        values={"indexes": [gpu.index for gpu in empty]},
         severity=ERROR if stale or len(empty) == len(live) else WARNING,
-        remedies=_name_a_living(m, living) if living else made,
+        remedies=_name_a_living(m, living) if living else mig_instances(m, empty),
     )
 
 
@@ -200,6 +287,6 @@ def _name_a_living(m: Machine, living: list[str]) -> Remedies:
     if m.container.scheduler or m.container.kind == "kubernetes":
         return grant_gpu(m)
     values = {"CUDA_VISIBLE_DEVICES": living[0]}
-    (named,) = set_variables("mig-uuid", "Name a MIG instance that exists", values)
+    (named,) = set_variables("mig-uuid", "Use a MIG instance that exists", values)
     others = f"A process uses one instance. The others here: {', '.join(living[1:])}."
     return (replace(named, note=others) if living[1:] else named,)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     CERTAIN,
@@ -15,8 +17,8 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, unset_variables
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies import by_hand, power_cycle, unset_variables
+from cudadoctor.plan.remedies.process import keeper_of, smi_ids
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
@@ -30,6 +32,7 @@ _FIRST_WITH_TENSOR_CORES, _FIRST_WITH_TF32 = (7, 0), (8, 0)
 _FAST_HALVES = frozenset({(5, 3), (6, 0), (6, 2)})
 """Without tensor cores, and twice as fast in float16 all the same: P100 and the first Tegras."""
 _MANY = 4
+_HOT = 75
 _LAPTOP = ("laptop", "max-q", "mobile")
 
 
@@ -68,47 +71,59 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
 
 @rule(
     "thermal-throttle",
-    title="Heat holds down the clocks of GPU {which}",
+    title="GPU {which} is overheating and runs below its normal clocks",
     severity=WARNING,
 )
 def thermal_throttle(m: Machine) -> Answer:
-    """The driver says that this GPU runs below its clocks now because it, or its memory, is hot.
+    """The GPU or its memory is hot, so the driver slows it down and training takes longer.
 
-    NVML's clock event bits 0x20 (software) and 0x40 (hardware) say so. The other bits are no fault:
-    0x1 is idle, 0x4 the power limit under full load, 0x2 and 0x100 chosen clocks. The bits are of
-    this moment; a short look at an idle GPU can miss it.
+    `nvidia-smi -q -d PERFORMANCE` shows "SW Thermal Slowdown" or "HW Thermal Slowdown" as active
+    (NVML's clock event bits 0x20 and 0x40). That is the state of this moment: a short look at an
+    idle GPU can miss it.
 
-    Dust, fans, blocked air and a full case come first, then the room, then dried thermal paste or
-    pads. On a laptop also its power profile.
+    Look-alikes: "SW Power Cap" under full load, "Idle" and chosen application clocks are normal.
+
+    Fix: clean fans and filters, let air through the case, and cool the room. On an old card, renew
+    the thermal paste or pads. On a laptop, also check its power profile.
     """
     hot = _which(m, lambda gpu: _slowed(gpu, _SOFT_HEAT | _HARD_HEAT))
-    return _about(
+    warmest = max((gpu.temperature_c or 0 for _, gpu in hot), default=0)
+    found = _about(
         hot,
         "throttle",
         "temperature_c",
         "slowdown_c",
+        title="GPU {which} is overheating ({now} °C) and runs below its normal clocks"
+        if warmest >= _HOT
+        else None,
         sure=any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot),
         remedies=by_hand(
             "cool-gpu",
-            "Cool the GPU",
-            "Clean its fans and filters, let air in and out of the case, and watch the "
-            "temperature with `nvidia-smi dmon -s pc` while a training runs.",
+            "Improve the cooling of the GPU",
+            "Clean its fans and filters, and let air in and out of the case. Watch temperature and "
+            "clocks with `nvidia-smi dmon -s pc` while a training runs.",
             keeper_of(m),
         ),
     )
+    return found and replace(found, values=found.values | {"now": warmest})
 
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="A power brake holds down the clocks of GPU {which}",
+    title="The power supply slows down GPU {which} (power brake)",
     severity=WARNING,
 )
 def power_brake(m: Machine) -> Answer:
-    """The power supply, or the rack, tells this GPU to draw less, and it runs far below its clocks.
+    """A signal from outside makes the GPU draw less power and run far below its normal clocks.
 
-    NVML's clock event bit 0x80 says so. It comes from outside the GPU: a supply that is overloaded
-    or has lost one of its halves, a cable that is missing, or a limit of the whole rack. The
-    ordinary power limit is bit 0x4, which is normal under load.
+    `nvidia-smi -q -d PERFORMANCE` shows "HW Power Brake Slowdown" as active (NVML's clock event bit
+    0x80). Usual reasons are an overloaded power supply, one of two that has failed, a missing cable
+    or a power limit of the whole rack.
+
+    Look-alikes: the GPU's own power limit ("SW Power Cap") is normal under full load.
+
+    Fix: check the power supplies, cables and rack limit. The log of the management controller (BMC)
+    names the faulty part.
     """
     return _about(
         _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE)),
@@ -118,10 +133,8 @@ def power_brake(m: Machine) -> Answer:
         remedies=by_hand(
             "check-power",
             "Check the power supply",
-            (
-                "Check the power supplies, the GPU's power cables and the power limit of the "
-                "rack; the log of the management controller (BMC) names the part."
-            ),
+            "Check the power supplies, the GPU's power cables and the power limit of the rack. On "
+            "a server, `sudo ipmitool sel list` shows what the management controller (BMC) logged.",
             keeper_of(m),
         ),
     )
@@ -129,25 +142,29 @@ def power_brake(m: Machine) -> Answer:
 
 @rule(
     "power-limited",
-    title="The power limit of GPU {which} is {limit} W, and {default} W is its default",
+    title="GPU {which} is limited to {limit} W; the default is {default} W",
     severity=INFO,
 )
 def power_limited(m: Machine) -> Answer:
-    """Somebody lowered it: full load runs slower than on the same GPU elsewhere, and cooler.
+    """Full load runs slower than it could. To restore the default, as root: `{command}`.
 
-    It is a choice of whoever runs the machine and no fault; it is told only below three quarters of
-    the default, and not for laptops, whose limit moves with battery and profile.
+    Somebody lowered the limit, for instance because of heat, noise or the power supply. It is a
+    choice and no fault. It is reported below three quarters of the default, and not for laptops,
+    whose limit changes with battery and power profile. `nvidia-smi -q -d POWER` shows all limits.
     """
     low = _which(m, _is_limited)
     if not low:
         return None
     first = low[0][1]
+    default = f"{first.power_default_w:g}"
+    alike = [gpu for _, gpu in low if gpu.power_default_w == first.power_default_w]
     return Found(
         evidence=_paths(low, "power_limit_w", "power_default_w"),
         values={
             "which": [gpu.index for _, gpu in low],
             "limit": f"{first.power_limit_w:g}",
-            "default": f"{first.power_default_w:g}",
+            "default": default,
+            "command": f"nvidia-smi -i {smi_ids(m, alike)} -pl {default}",
         },
     )
 
@@ -163,52 +180,63 @@ def _in_laptop(gpu: Gpu) -> bool:
 
 @rule(
     "clocks-capped",
-    title="The clock of GPU {which} is set to {now} MHz, and {usual} MHz is its default",
+    title="GPU {which} is set to {now} MHz; the default is {usual} MHz",
     severity=INFO,
 )
 def clocks_capped(m: Machine) -> Answer:
-    """Somebody set its application clocks lower: full load runs slower than it could here.
+    """Full load runs slower than it could. To restore the default, as root: `{command}`.
 
-    `nvidia-smi -ac` does that, and `nvidia-smi -rac` takes it back; both are for whoever runs the
-    machine. It is a choice and no fault. GPUs that have no application clocks say nothing here.
+    Somebody lowered the application clocks with `nvidia-smi -ac`. It is a choice and no fault.
+    `nvidia-smi -q -d CLOCK` shows all clocks. GPUs without application clocks are not judged.
     """
     fields = {"now": "sm_clock_set_mhz", "usual": "sm_clock_default_mhz"}
     low = _which(m, lambda gpu: 0 < (gpu.sm_clock_set_mhz or 0) < (gpu.sm_clock_default_mhz or 0))
-    return _about(low, *fields.values(), shows=fields)
+    found = _about(low, *fields.values(), shows=fields)
+    command = f"nvidia-smi -i {smi_ids(m, [gpu for _, gpu in low])} -rac"
+    return found and replace(found, values=found.values | {"command": command})
 
 
 @rule(
     "pcie-degraded",
-    title="The PCIe link of GPU {which} is {now} lanes wide, and {most} are possible",
+    title="GPU {which} uses {now} of {most} PCIe lanes",
     severity=WARNING,
 )
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
-    """Copies between the computer and the GPU run at that share of their speed.
+    """Copies between the computer and the GPU are {times} times slower than they could be.
 
-    A link keeps its width when it idles, so a narrow one is narrow for good: a card that does not
-    sit well, dirt, a riser, or lanes that the board shares with another slot. Laptops, boards with
-    several GPUs and virtual machines do so by design: there it is information, unless one lane
-    alone carries a GPU at work. The generation falls when the GPU idles, so it counts only under
-    load. A GPU in one package with its processor (GB10, Grace Hopper, Jetson) has no link to judge.
+    `nvidia-smi -q | grep -A8 "Link Width"` shows the lanes. Their number does not change when the
+    GPU idles, so a narrow link stays narrow: a card that does not sit well, dirt, a riser, or lanes
+    that the slot shares with another one.
 
-    Seat the card again, take out the riser, use the slot next to the processor, and look at the
-    board's table of shared lanes and at the slot's bifurcation in the firmware.
+    Look-alikes: laptops, virtual machines and boards with several GPUs have fewer lanes by design.
+    There it is information, unless a GPU at work has one lane only. The PCIe generation falls when
+    the GPU idles, so it counts under load only. A GPU in one package with its processor (GB10,
+    Grace Hopper, Jetson) has no link to judge.
+
+    Fix: seat the card again, take out the riser and use the slot next to the processor. The board's
+    manual shows which slots share lanes. In the BIOS, the slot must not be bifurcated.
     """
     fields = {"now": "pcie_width", "most": "pcie_width_max"}
     narrow = _which(m, lambda gpu: _is_narrow(gpu) and has_link(gpu, m, kb))
-    if all(_by_design(gpu, m, kb) for _, gpu in narrow):
-        return _about(narrow, *fields.values(), shows=fields, severity=INFO)
-    return _about(
+    usual = all(_by_design(gpu, m, kb) for _, gpu in narrow)
+    found = _about(
         narrow,
         *fields.values(),
         shows=fields,
-        remedies=_reseat(
-            m,
-            "Seat the card again and without a riser, in the slot that has all lanes; the board's "
-            "manual says which slots share theirs. In the firmware (BIOS), the bifurcation of that "
-            "slot must not be split (x16, not x4x4x4x4).",
-        ),
+        severity=INFO if usual else None,
+        why="Laptops, virtual machines and boards with several GPUs often have fewer lanes."
+        if usual
+        else None,
+        remedies=() if usual else _reseat(m, _SEAT),
     )
+    shares = ((gpu.pcie_width_max or 1) / (gpu.pcie_width or 1) for _, gpu in narrow)
+    return found and replace(found, values=found.values | {"times": f"{max(shares):.2g}"})
+
+
+_SEAT = (
+    "Seat the card again, without a riser, in the slot that has all lanes; the board's manual says "
+    "which one. In the BIOS, set that slot's bifurcation to x16."
+)
 
 
 def _reseat(m: Machine, text: str) -> Remedies:
@@ -238,15 +266,19 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 
 @rule(
     "pcie-degraded",
-    title="The PCIe link of GPU {which} stays at generation {now} of {most} under load",
+    title="GPU {which} stays at PCIe generation {now} of {most} under load",
     severity=WARNING,
 )
 def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
-    """A busy GPU brings its link to full speed; this one stays below, and copies take longer.
+    """Copies between the computer and the GPU take longer than they could.
 
-    Counted only where the GPU is at work in its highest performance states: an idle link clocks
-    down to save power. Where the slot itself allows less than the GPU could do, that is information
-    and no fault.
+    A busy GPU brings its link to full speed; this one stays below. An idle link slows down to save
+    power, so only a GPU at work in its highest performance states counts. `nvidia-smi -q | grep -A8
+    "PCIe Generation"` shows the numbers. If the slot itself is older than the GPU, that is
+    information and no fault.
+
+    Fix: set the slot to its highest generation in the BIOS, then check the riser and the seat of
+    the card.
     """
     slow, capped = [], []
     for number, gpu in _which(m, lambda gpu: has_link(gpu, m, kb)):
@@ -265,8 +297,8 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
             sure=False,
             remedies=_reseat(
                 m,
-                "Look at the generation that the firmware sets for that slot, then at the riser "
-                "and the seat of the card.",
+                "In the BIOS, set the PCIe generation of that slot to Auto or to the highest. Then "
+                "check the riser and the seat of the card.",
             ),
         )
     fields = {"now": "pcie_generation_max", "most": "pcie_generation_gpu_max"}
@@ -274,7 +306,8 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
         capped,
         *fields.values(),
         shows=fields,
-        title="The slot of GPU {which} allows PCIe generation {now}, and the GPU could use {most}",
+        title="GPU {which} sits in a PCIe generation {now} slot and supports generation {most}",
+        why="Copies to the GPU are slower than in a newer slot. Nothing is wrong with the GPU.",
         severity=INFO,
     )
 
@@ -286,12 +319,12 @@ def _is_busy(gpu: Gpu) -> bool:
 
 @rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=INFO)
 def tf32_off(m: Machine) -> Answer:
-    """float32 products and convolutions run without tensor cores, whatever the program asks for.
+    """float32 training loses the speed of the tensor cores. `unset NVIDIA_TF32_OVERRIDE` ends that.
 
-    Ampere and newer GPUs have TF32, which keeps float32's range with fewer digits; torch uses it
-    for convolutions, and for matrix products where the program allows it. The variable overrides
-    both. It is a choice where every digit counts. Mixed precision (bfloat16, float16) is not
-    touched by it.
+    From Ampere on, GPUs can compute in TF32, which keeps the range of float32 with fewer digits.
+    torch uses it for convolutions, and for matrix products if the program allows it. The variable
+    overrides both. Keep it if you need every digit. Mixed precision (bfloat16, float16) is not
+    affected.
     """
     able = _which(m, lambda gpu: _capability(gpu) >= _FIRST_WITH_TF32)
     if need(m.env, "env").get("NVIDIA_TF32_OVERRIDE", "").strip() != "0" or not able:
@@ -313,11 +346,11 @@ def _capability(gpu: Gpu) -> tuple[int, int]:
     severity=INFO,
 )
 def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
-    """Mixed precision (torch.autocast) saves memory there and makes hardly anything faster.
+    """Mixed precision (torch.autocast) saves memory on it but makes hardly anything faster.
 
-    Tensor cores came with Volta (7.0); the GTX 16 series is younger and has none either. bfloat16
-    needs Ampere (8.0) to be fast. Nothing is broken: float32 is the right choice on such a GPU
-    where the memory suffices.
+    Tensor cores came with Volta (compute capability 7.0); the GTX 16 series is newer and has none
+    either. bfloat16 needs Ampere (8.0) to be fast. Nothing is broken: use float32 on such a GPU if
+    the memory is large enough.
     """
     if m.torch.build != "cuda" or not cuda_works(m):
         return None
@@ -346,47 +379,46 @@ def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
     severity=WARNING,
 )
 def nvlink_down(m: Machine) -> Answer:
-    """GPUs exchange gradients over these links; with some down that is slower, or NCCL fails.
+    """The GPUs exchange gradients over these links: training gets slower, or NCCL fails.
 
-    On a board with NVSwitch every link is in use, so one that is down is a fault. Elsewhere a link
-    without a bridge or a peer is down by design, and this is information. In MIG mode links are off
-    and are not counted.
+    `nvidia-smi nvlink --status` shows the links. On a board with NVSwitch every link is in use, so
+    one that is down is a fault. In MIG mode links are off and are not counted.
 
-    `nvidia-smi nvlink --status` lists them. A reset of all GPUs of the board or a reboot trains
-    them anew; where one stays down, the hardware.
+    Look-alikes: without NVSwitch, a link that has no bridge or no peer is down by design, and this
+    is information only.
+
+    Fix: stop the jobs and restart the machine, which trains the links again. If one stays down,
+    have the hardware checked.
     """
     broken = _which(m, lambda gpu: bool(gpu.nvlink_down) and not gpu.mig)
     if not broken:
         return None
     switched = bool(m.driver.fabric.nvswitches)
-    remedies = by_hand(
-        "nvlink",
-        "Bring the NVLink links up",
-        "Run `nvidia-smi nvlink --status`, reboot the machine while nobody uses it, and "
-        "give what stays down to whoever services the hardware.",
-        "admin",
-    )
+    count = sum(gpu.nvlink_down or 0 for _, gpu in broken)
     return Found(
         evidence=(*_paths(broken, "nvlink_down"), "driver.fabric.nvswitches"),
-        values={
-            "which": [gpu.index for _, gpu in broken],
-            "count": sum(gpu.nvlink_down or 0 for _, gpu in broken),
-        },
+        values={"which": [gpu.index for _, gpu in broken], "count": count},
+        title="An NVLink link of GPU {which} is down" if count == 1 else None,
+        why=None if switched else "Without NVSwitch, links that have no bridge or peer stay down.",
         severity=WARNING if switched else INFO,
         confidence=CERTAIN if switched else POSSIBLE,
-        remedies=remedies if switched else (),
+        remedies=power_cycle(m, _STAYS_DOWN) if switched else (),
     )
 
 
-@rule("mixed-gpus", title="The GPUs are of different models: {models}", severity=INFO)
-def mixed_gpus(m: Machine) -> Answer:
-    """Training on all of them keeps the pace of the slowest and the memory of the smallest.
+_STAYS_DOWN = "If `nvidia-smi nvlink --status` still shows a link down, have the hardware checked."
 
-    CUDA numbers the fastest first, and nvidia-smi by slot, unless CUDA_DEVICE_ORDER=PCI_BUS_ID is
-    set: cuda:0 may then be another card than GPU 0 of nvidia-smi.
+
+@rule("mixed-gpus", title="The GPUs are different models: {models}", severity=INFO)
+def mixed_gpus(m: Machine) -> Answer:
+    """Training on all of them runs at the pace of the slowest, in the memory of the smallest.
+
+    CUDA numbers the fastest GPU first, nvidia-smi counts by slot. cuda:0 can therefore be another
+    card than GPU 0 of nvidia-smi. `export CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA count by slot
+    too.
     """
     named = _which(m, lambda gpu: bool(gpu.name))
-    models = list(dict.fromkeys(gpu.name for _, gpu in named))
+    models = list(dict.fromkeys((gpu.name or "").removeprefix("NVIDIA ") for _, gpu in named))
     if len(models) < 2:
         return None
     return Found(evidence=_paths(named, "name"), values={"models": models})
@@ -394,11 +426,12 @@ def mixed_gpus(m: Machine) -> Answer:
 
 @rule("persistence-off", title="Persistence mode is off on {count} GPUs", severity=INFO)
 def persistence_off(m: Machine) -> Answer:
-    """Each program that starts while no other runs waits for all GPUs to be started: seconds each.
+    """The first program after a pause waits while all GPUs start. As root: `nvidia-smi -pm 1`.
 
-    Without it the driver shuts an unused GPU down. With one GPU nobody notices; it is told from
-    four on. The daemon nvidia-persistenced keeps them started, and is whoever runs the machine's
-    to enable.
+    Without persistence mode the driver shuts unused GPUs down, and starting them again takes
+    seconds each. With one GPU nobody notices, so this is reported from four on. `nvidia-smi -pm 1`
+    lasts until the next restart; the service nvidia-persistenced with the option
+    --persistence-mode makes it permanent.
     """
     off = _which(m, lambda gpu: gpu.persistence is False)
     if len(off) < _MANY or not bare(m):

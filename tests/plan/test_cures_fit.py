@@ -192,8 +192,8 @@ def test_a_gpu_in_a_package_has_no_generation_either(name: str) -> None:
 @pytest.mark.parametrize(
     ("gpu", "steps"),
     [
-        ({"remap_failed": True}, ["replace-gpu"]),
-        ({"remap_failed": True, "remap_pending": True}, ["replace-gpu"]),
+        ({"remap_failed": True}, ["replace-gpu", "hide-gpu"]),
+        ({"remap_failed": True, "remap_pending": True}, ["replace-gpu", "hide-gpu"]),
         ({"remap_pending": True}, ["reset-gpu", "reboot"]),
         ({"ecc_uncorrected": 3}, ["reset-gpu", "reboot"]),
     ],
@@ -222,7 +222,7 @@ def test_a_dead_mig_instance_is_replaced_by_a_living_one() -> None:
 def test_without_any_instance_there_is_none_to_name() -> None:
     answer = sliced("MIG-aaaa", [])
     assert answer is not None
-    assert [remedy.id for remedy in answer.remedies] == ["mig-instances"]
+    assert [remedy.id for remedy in answer.remedies] == ["mig-instances", "mig-off"]
 
 
 def test_the_list_of_a_job_is_the_schedulers_to_make() -> None:

@@ -296,13 +296,21 @@ def test_only_a_gpu_that_waits_for_a_reset_is_reset(code: int, first: str) -> No
         assert found.sure
 
 
-@pytest.mark.parametrize(("like", "resets"), [("h100x8-linux", False), ("rtx4090-linux", True)])
-def test_no_gpu_is_reset_on_a_guess(like: str, resets: bool) -> None:
-    """The log names an address, and of eight GPUs the first need not be the one."""
-    xids = (Xid(code=48, bus_id="0000:05:00"),)
+@pytest.mark.parametrize(
+    ("like", "address", "reset"),
+    [
+        ("h100x8-linux", "0000:05:00", "4"),
+        ("h100x8-linux", "0000:77:00", None),
+        ("rtx4090-linux", "0000:77:00", "0"),
+    ],
+)
+def test_no_gpu_is_reset_on_a_guess(like: str, address: str, reset: str | None) -> None:
+    """The log names an address: of eight GPUs the one at it is reset, and else none."""
+    xids = (Xid(code=48, bus_id=address),)
     m = machine_like(like, {})
     gpus = tuple(msgspec.structs.replace(gpu, ecc_uncorrected=None) for gpu in m.gpus or ())
     driver = msgspec.structs.replace(m.driver, xids=xids)
     found = _found(gpu_ecc, msgspec.structs.replace(m, gpus=gpus, driver=driver))
     assert found is not None
-    assert ("reset-gpu" in {remedy.id for remedy in found.remedies}) is resets
+    resets = [remedy.commands[0] for remedy in found.remedies if remedy.id == "reset-gpu"]
+    assert resets == ([("nvidia-smi", "--gpu-reset", "-i", reset)] if reset else [])

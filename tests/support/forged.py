@@ -230,6 +230,7 @@ PROGRAMS = {
     *("poetry", "pdm", "py", "apt-get", "dnf", "zypper", "pacman", "mhwd", "ubuntu-drivers"),
     *("nixos-rebuild", "modprobe", "nvidia-modprobe", "nvidia-smi", "systemctl", "dkms", "akmods"),
     *("mokutil", "kmodgenca", "update-initramfs", "dracut", "dracut-rebuild", "mkinitcpio"),
+    *("nvidia-bug-report.sh",),
     *("ldconfig", "wsl.exe", "cudadoctor", "dmesg", "lspci", "nvcc", "env", "ls", "cat", "g++"),
     *("free", "df", "reboot", "tee", "usermod", "Restart-Computer"),
     *("winget", "wget", "curl", "dpkg", "apk", "xbps-install", "emerge"),
@@ -247,9 +248,9 @@ OPTIONS = {
     *("--upgrade", "--force", "--refresh", "--shutdown", "--gpu-reset", "--import", "--gpgpu"),
     *("--no-build-isolation", "--no-cache-dir", "--manifest-path", "--allow-existing", "--version"),
     *("-O", "-S", "-fsSLo", "--id", "--needed", "--gpg-auto-import-keys"),
-    "--now",
     *("-fsSL", "-o", "-aG", "-I", "-Is", "-l", "-gpu", "-v", "-d", "--create-all", "--device"),
     *("--gpg-auto-import-keys", "--gpus", "--pty", "--rm"),
+    *("--now", "-cgi", "-mig", "-srs"),
 }
 URL = re.compile(r"[a-z+]+://([^/\s'\"\\]*)", re.I)
 SET = re.compile(

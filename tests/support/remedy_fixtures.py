@@ -11,7 +11,7 @@ from typing import Any
 from cudadoctor import knowledge
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import PackageChange, Remedy
-from cudadoctor.model.machine import Machine
+from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.plan import remedies
 
 MACHINES = Path(__file__).parent.parent / "machines"
@@ -163,7 +163,7 @@ def every_remedy(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
 def _other_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     yield "reboot", remedies.reboot(m)
     yield "reload_uvm", remedies.reload_uvm(m)
-    yield "reset_gpu", remedies.reset_gpu(m, 0)
+    yield from _gpu_remedies(m)
     yield "grant_gpu", remedies.grant_gpu(m)
     yield "restart_container", remedies.restart_container(m)
     yield "larger_shm", remedies.larger_shm(m)
@@ -180,6 +180,16 @@ def _other_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     yield "jetson_torch", remedies.jetson_torch(m, KB)
     yield "install_python", remedies.install_python(m, KB, ("3.10", "3.12", "3.13", "3.14t"))
     yield "by_hand", remedies.by_hand("look", "Look", "Look at it.")
+
+
+def _gpu_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
+    gpus = [*(m.gpus or (Gpu(index=0),))]
+    yield "reset_gpus", remedies.reset_gpus(m, *gpus)
+    yield "replace_gpu", remedies.replace_gpu(m, gpus[0])
+    yield "power_cycle", remedies.power_cycle(m)
+    yield "mig_instances", remedies.mig_instances(m, gpus)
+    mode = "nvidia-smi -i {gpus} -c 0"
+    yield "set_gpus", remedies.set_gpus(m, "Set the mode", mode, gpus, id="compute-mode")
 
 
 def words_of(remedy: Remedy) -> str:

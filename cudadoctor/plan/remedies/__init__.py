@@ -52,6 +52,13 @@ if TYPE_CHECKING:
         upgrade_driver,
         wsl_driver,
     )
+    from cudadoctor.plan.remedies.gpu import (
+        mig_instances,
+        power_cycle,
+        replace_gpu,
+        reset_gpus,
+        set_gpus,
+    )
     from cudadoctor.plan.remedies.process import (
         by_hand,
         install_packages,
@@ -88,10 +95,12 @@ __all__ = [
     "larger_shm",
     "leave_out",
     "load_driver",
+    "mig_instances",
     "newer_libstdcxx",
     "off_search_path",
     "older_compiler",
     "open_modules",
+    "power_cycle",
     "proprietary_modules",
     "python_headers",
     "raise_nofile",
@@ -100,9 +109,12 @@ __all__ = [
     "reload_uvm",
     "remove_conda_library",
     "remove_system_torch",
+    "replace_gpu",
     "reset_gpu",
+    "reset_gpus",
     "restart_container",
     "set_arch_list",
+    "set_gpus",
     "set_variables",
     "start_mps",
     "unset_variables",
@@ -125,8 +137,7 @@ if not TYPE_CHECKING:
 
             from cudadoctor.model.trust import Foreign, acting
 
-            names = ("process", "driver", "torch", "development")
-            names = ("process", "access", "driver", "torch", "development")
+            names = ("process", "access", "driver", "gpu", "torch", "development")
             homes = (import_module(f"{__name__}.{home}") for home in names)
             remedy = next(getattr(home, name) for home in homes if hasattr(home, name))
             given = (acting(value) if isinstance(value, Foreign) else value for value in args)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import partial
 from typing import Literal
 
 from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk, Where
-from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings
+from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
 Family = Literal["ubuntu", "debian", "rhel", "amazon", "fedora", "suse", "arch", "nixos", "other"]
@@ -72,6 +73,12 @@ def keeper_of(m: Machine) -> Where:
     if side_of(m) == "wsl":
         return "windows"
     return "host" if m.container.kind else "here"
+
+
+def smi_ids(m: Machine, gpus: Iterable[Gpu]) -> str:
+    """The GPUs for `nvidia-smi -i`, as they are called where the command is run."""
+    here = keeper_of(m) == "here"
+    return ",".join(str(gpu.index) if here or not gpu.bus_id else gpu.bus_id for gpu in gpus)
 
 
 def family_of(m: Machine) -> Family:
