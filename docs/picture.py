@@ -1,73 +1,46 @@
-"""Draw the picture of the README: a real run of `cudadoctor check` in a terminal of 90 columns.
+"""Draw docs/check.svg: the page that `cudadoctor check` prints on the machine of picture.toml.
 
-    python docs/picture.py [PYTHON] [FILE]
-
-PYTHON is the interpreter that is examined (default: what `check` chooses by itself), FILE the
-picture (default: docs/check.svg).
+    python docs/picture.py
 """
 
 from __future__ import annotations
 
-import os
-import pty
-import shlex
-import subprocess
 import sys
-import time
 from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from cudadoctor import pipeline
+from cudadoctor.render import terminal
+
+HERE = Path(__file__).resolve().parent
 COLUMNS = 90
-LIMIT_S = 300
 
 
-def run_in_terminal(command: list[str]) -> str:
-    """What the command writes to a terminal, colours and all."""
-    leader, follower = pty.openpty()
-    env = os.environ | {"COLUMNS": str(COLUMNS), "LINES": "60", "TERM": "xterm-256color"}
-    env.pop("NO_COLOR", None)
-    with subprocess.Popen(
-        command, stdout=follower, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
-    ) as running:
-        os.close(follower)
-        written = b"".join(_pieces(leader))
-        running.wait(LIMIT_S)
-    os.close(leader)
-    return written.decode().replace("\r\n", "\n")
+def page(scenario: Path) -> list[terminal.Line]:
+    """The lines of the page; the scenario has the form of those in tests/scenarios."""
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+    from scenario_reader import read_scenario
+
+    judged = pipeline.judge(read_scenario(scenario).machine)
+    shown = pipeline.report(judged, seconds=4.2)
+    return terminal.report(shown, terminal.Layout(width=COLUMNS))
 
 
-def _pieces(leader: int) -> list[bytes]:
-    found, end = [], time.monotonic() + LIMIT_S
-    while time.monotonic() < end:
-        try:
-            piece = os.read(leader, 1 << 16)
-        except OSError:  # Linux tells the end of a terminal by an error.
-            break
-        if not piece:
-            break
-        found.append(piece)
-    return found
-
-
-def picture(prompt: str, written: str) -> str:
-    """The run as an SVG; a command that is longer than a line is folded, as a terminal does it."""
+def picture(prompt: str, lines: list[terminal.Line]) -> str:
+    """The page below its prompt, as an SVG."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
-    console.print(Text.assemble(("$ ", "dim"), (prompt, "bold")), overflow="fold")
-    console.print(Text.from_ansi(written), overflow="fold")
-    return console.export_svg(title="cudadoctor check", unique_id="check")
+    console.print(Text.assemble(("$ ", "dim"), (prompt, "bold")))
+    for line in lines:
+        console.print(Text.assemble(*line.spans), overflow="fold")
+    return console.export_svg(title=prompt, unique_id="check")
 
 
 def main() -> None:
-    """Run, draw, write."""
-    arguments = ["check", *(["--python", sys.argv[1]] if len(sys.argv) > 1 else [])]
-    file = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).with_name("check.svg")
-    written = run_in_terminal([sys.executable, "-m", "cudadoctor", *arguments])
-    svg = picture(shlex.join(["cudadoctor", *arguments]), written)
-    file.write_text(svg, encoding="utf-8")
-    print(written)  # noqa: T201
+    svg = picture("cudadoctor check", page(HERE / "picture.toml"))
+    (HERE / "check.svg").write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":
