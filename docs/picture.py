@@ -1,6 +1,6 @@
 """Draw docs/check.svg: the page that `cudadoctor check` prints on the machine of picture.toml.
 
-    python docs/picture.py
+python docs/picture.py
 """
 
 from __future__ import annotations

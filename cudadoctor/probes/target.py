@@ -75,7 +75,7 @@ def choose(host: Host, python: OptStr = None, own: str = sys.executable) -> Chos
             passed_over.append(f"{by} is {folder}, where there is no Python")
     else:
         passed_over += _beside_on_path(host)
-        by, found = "PATH", next(on_path_all(host), None)
+        by, found = "PATH", _first_on_path(host, getattr(host, "own", own))
     if found is None:
         by, found = "own", getattr(host, "own", own)
     return Chosen(executable=found, by=by, passed_over=tuple(passed_over))
@@ -130,6 +130,18 @@ def on_path_all(host: Host, names: Strings = ("python3", "python")) -> Iterator[
             # Windows offers its shop under these names: files without content.
             if "WindowsApps" not in path or host.stat(path).size:
                 yield behind_shim(host, abspath(path))
+
+
+def _first_on_path(host: Host, own: str) -> OptStr:
+    """The first Python on PATH; the user's own where uvx has put the doctor's in front of it."""
+    pythons = on_path_all(host)
+    first, folder = next(pythons, None), dirname(own)
+    if first and host.env.get("UV") and dirname(first) == folder:
+        packages = (join("lib", "python*", "site-packages"), join("Lib", "site-packages"))
+        prefix = dirname(folder)
+        if not any(host.glob(join(prefix, place, "torch")) for place in packages):
+            return next((python for python in pythons if dirname(python) != folder), first)
+    return first
 
 
 def programs(host: Host, name: str, folders: Strings) -> Iterator[str]:

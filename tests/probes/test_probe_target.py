@@ -99,6 +99,21 @@ def test_the_first_python_on_path_is_examined_also_where_it_is_the_doctors_own(
     assert pick(str(own)) == Chosen(executable=str(own), by="PATH")
 
 
+def test_behind_the_environment_of_uvx_stands_the_users_python(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = program(tmp_path / "tool" / "bin" / "python3")
+    users = program(tmp_path / "users" / "python3")
+    monkeypatch.setenv("UV", "/usr/bin/uv")
+    monkeypatch.setenv("PATH", f"{own.parent}:{users.parent}")
+    assert pick(str(own)) == Chosen(executable=str(users), by="PATH")
+    # uvx --with torch: that is the torch the user asks about.
+    (tmp_path / "tool" / "lib" / "python3.12" / "site-packages" / "torch").mkdir(parents=True)
+    assert pick(str(own)).executable == str(own)
+    monkeypatch.setenv("PATH", str(own.parent))
+    assert pick(str(own)).executable == str(own)
+
+
 @pytest.mark.parametrize("name", ["bin/python", "bin/python3", "Scripts/python.exe", "python.exe"])
 def test_a_prefix_names_the_python_in_it(empty: Path, tmp_path: Path, name: str) -> None:
     python = program(tmp_path / "prefix" / name)
