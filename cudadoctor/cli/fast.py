@@ -74,7 +74,9 @@ def options_of(argv: list[str]) -> dict[str, object] | None:
 
 
 def command_of(argv: list[str]) -> str:
-    """The command of a call: a check where none is named."""
+    """The command of a call: a check where none is named; a shell that completes calls for none."""
+    if "_CUDADOCTOR_COMPLETE" in os.environ:
+        return ""
     return argv[0] if argv and not argv[0].startswith("-") else "check"
 
 

@@ -334,3 +334,17 @@ def test_json_is_english_in_every_locale() -> None:
     words = ("check", "--json", "--from", "-")
     broken = factfile.dumps(machine_like("rtx4090-linux", {"torch": {"installed": False}}))
     assert _run(*words, stdin=broken, env=env).stdout == _run(*words, stdin=broken).stdout
+
+
+def test_a_shell_that_asks_for_completions_gets_no_check() -> None:
+    """The program's name is not the module's, so this runs the entry point as installed."""
+    entry = "import sys; sys.argv[:] = ['cudadoctor']; from cudadoctor.__main__ import main; main()"
+    asked = {"COMP_WORDS": "cudadoctor exp", "COMP_CWORD": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", entry],
+        env=os.environ | asked | {"_CUDADOCTOR_COMPLETE": "bash_complete"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.decode()) == (0, "plain,explain\n")
