@@ -57,3 +57,8 @@ def _name() -> str:
     if not _chosen:
         speak(chosen(sys.argv[1:], os.environ))
     return _chosen[0]
+
+
+def english(template: str, **values: object) -> str:
+    """A sentence for a record, which is English; `spoken` translates it when it is shown."""
+    return template.format(**values) if values else template

@@ -11,7 +11,9 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 ENDED_BY = 128
@@ -73,6 +75,18 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def given_back(self, work: Callable[..., _T]) -> Callable[..., _T]:
+        """The same work with the signals as they were before: a question that Ctrl-C ends."""
+
+        def done(*words: Any) -> _T:
+            self.__exit__()
+            try:
+                return work(*words)
+            finally:
+                self.__enter__()
+
+        return done
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         act = self._on_next if self() else self._on_first

@@ -49,7 +49,10 @@ class Language:
             if len(_BOUNDARY.split(template)) < sentences:
                 continue
             if found := pattern.fullmatch(text):
-                return self._table[template].format_map(found.groupdict())
+                values = {
+                    name: self._table.get(value, value) for name, value in found.groupdict().items()
+                }
+                return self._table[template].format_map(values)
         return None
 
     def diagnosis(self, diagnosis: Diagnosis) -> Diagnosis:

@@ -18,14 +18,15 @@ from packaging.utils import canonicalize_name
 
 from cudadoctor import __version__, knowledge
 from cudadoctor.cli.options import Options
+from cudadoctor.cli.speech import say, spoken
 from cudadoctor.host import local
 from cudadoctor.installers.verify import Verdict, verify
 from cudadoctor.model.findings import PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine, OptStr, Strings
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert
-from cudadoctor.render.shells import ShellName, kept_by_conda, shell_of
-from cudadoctor.render.summary import cost_of, is_runnable
+from cudadoctor.render.shells import ShellName, edits_by_hand, has_lines, kept_by_conda, shell_of
+from cudadoctor.render.summary import is_runnable
 from cudadoctor.repair.journal import (
     OF_A_PROJECT,
     SCHEMA,
@@ -52,14 +53,14 @@ class Place(Struct, frozen=True, kw_only=True):
     """Where a repair takes place.
 
     prefix: the folder with the journal. python: the interpreter to look at afterwards. made: the
-    prefix is a new environment. limits: what lies outside of the roots, as a sentence.
+    prefix is a new environment. limited: packages may put files outside of the roots.
     """
 
     prefix: str
     roots: tuple[Root, ...]
     python: str
     made: bool = False
-    limits: OptStr = None
+    limited: bool = False
 
 
 def place_of(machine: Machine, steps: tuple[Step, ...], *, project: bool = False) -> Place | None:
@@ -81,14 +82,8 @@ def place_of(machine: Machine, steps: tuple[Step, ...], *, project: bool = False
         prefix=python.prefix,
         roots=_roots(machine, python.prefix, project=project),
         python=python.executable,
-        limits=_LIMITS if python.kind == "system" else None,
+        limited=python.kind == "system",
     )
-
-
-_LIMITS = (
-    "Of this Python its library folder and its scripts are recorded; what a package puts elsewhere "
-    "(share, etc) would stay after an undo."
-)
 
 
 def _roots(machine: Machine, prefix: str, *, project: bool) -> tuple[Root, ...]:
@@ -139,7 +134,7 @@ def python_made(steps: tuple[Step, ...], folder: str) -> str:
 
 
 class Left(Struct, frozen=True, kw_only=True):
-    """A step that is not taken, and why not, in a few words."""
+    """A step that is not taken. why: a key of `words.LEFT`."""
 
     step: Step
     why: str
@@ -179,21 +174,23 @@ def chosen(plan: Plan) -> Chosen:
     # If a new environment is made, steps that change the old one are left.
     if folder := next(filter(None, map(folder_made, steps)), None):
         other = [step for step in steps if folder_made(step) != folder]
-        left += [Left(step=step, why="it belongs to another environment") for step in other]
+        left += [Left(step=step, why="other") for step in other]
         steps = [step for step in steps if step not in other]
     shell = tuple(step for step in taken.values() if step and not step.commands)
     return Chosen(steps=tuple(steps), shell=shell, left=tuple(left))
 
 
 def why_left(step: Step) -> str:
-    """Why a step is left for the user."""
+    """Why a step is left for the user: a key of `words.LEFT`."""
     if is_runnable(step):
-        return "it changes more than this environment"
+        return "more"
+    if step.where != "here":
+        return step.where
     if step.verified is False:
-        return "it does not resolve"
-    if step.edits and step.commands:
-        return "a file is changed by hand first"
-    return cost_of(step)
+        return "unresolved"
+    if edits_by_hand(step) or not has_lines(step):
+        return "hand"
+    return "root" if step.needs_root else "more"
 
 
 def tasks_of(found: Chosen, machine: Machine, shell: ShellName) -> tuple[Task, ...]:
@@ -226,11 +223,19 @@ SPARE_BYTES = 50_000_000
 
 
 class Need(NamedTuple):
-    """Bytes that a folder's file system must have free, and what for."""
+    """Bytes that a folder's file system must have free. what: a key of _PURPOSES."""
 
     folder: str
     bytes: int
     what: str
+
+
+_PURPOSES = {
+    "packages": "the packages",
+    "copy": "a copy of the environment",
+    "downloads": "the downloads",
+    "cache": "the package cache",
+}
 
 
 def unpacked(download: int) -> int:
@@ -244,10 +249,10 @@ def needs(
     """What is needed where. size: bytes of the downloads. cache: pip's, None where it is switched
     off. copied_bytes: of the environment, where the snapshot cannot consist of links."""
     found = (
-        Need(prefix, unpacked(size) + SPARE_BYTES, "the packages"),
-        Need(prefix, copied_bytes, "a copy of what is there"),
-        Need(temporary, size, "the downloads"),
-        Need(cache or "", size, "the package cache"),
+        Need(prefix, unpacked(size) + SPARE_BYTES, "packages"),
+        Need(prefix, copied_bytes, "copy"),
+        Need(temporary, size, "downloads"),
+        Need(cache or "", size, "cache"),
     )
     return tuple(need for need in found if need.folder and need.bytes)
 
@@ -264,10 +269,12 @@ def lacking(wanted: tuple[Need, ...]) -> OptStr:
         with suppress(OSError):
             free = shutil.disk_usage(nearest_folder(folder)).free
         if free < total:
-            purposes = " and ".join(dict.fromkeys(need.what for need in needed))
-            return (
-                f"{shown(total)} are needed under {folder} for {purposes},"
-                f" and {shown(free)} are free: make room there first"
+            return say(
+                "{folder} needs {needed} for {purposes} but has {free} free: make room there first",
+                folder=folder,
+                needed=shown(total),
+                free=shown(free),
+                purposes=", ".join(dict.fromkeys(say(_PURPOSES[need.what]) for need in needed)),
             )
     return None
 
@@ -310,14 +317,15 @@ def shared(machine: Machine, place: Place) -> OptStr:
     image = inside and (machine.python.prefix or "").rstrip("/") == "/usr/local"
     if place.made or (kind == "system" and image):
         return None
-    way = "make an environment of your own and name it with --python, or add --allow-shared"
-    sentences = {
-        "conda-base": f"{python} is conda's base, which conda itself runs in: {way}",
-        "system": f"{python} belongs to the system, and other programs run in it: {way}",
-        "pipx": f"{python} belongs to a program that pipx installed: reinstall it with pipx",
-        "embedded": f"{python} is part of a program: repair it with that program's own installer",
-    }
-    return sentences.get(kind or "")
+    template = {
+        "conda-base": "{python} is conda's base environment, which conda itself needs. Make your"
+        " own with cudadoctor setup DIR, or add --allow-shared",
+        "system": "{python} belongs to the system, and other programs use it. Make your own"
+        " environment with cudadoctor setup DIR, or add --allow-shared",
+        "pipx": "{python} belongs to a program installed by pipx: reinstall it with pipx",
+        "embedded": "{python} is part of another program: use that program's own installer",
+    }.get(kind or "")
+    return template and say(template, python=python)
 
 
 def owned_by_another(place: Place) -> OptStr:
@@ -327,13 +335,15 @@ def owned_by_another(place: Place) -> OptStr:
     for path in _existing(place):
         owner = os.stat(path).st_uid
         if owner != 0:
-            name = f"the user with the number {owner}"
+            name = f"UID {owner}"
             with suppress(KeyError, ImportError):
                 import pwd
 
                 name = pwd.getpwuid(owner).pw_name
-            return (
-                f"{path} belongs to {name}, and its files would become root's: run this as {name}"
+            return say(
+                "you are root, but {path} belongs to {name}: run this as {name}",
+                path=path,
+                name=name,
             )
     return None
 
@@ -359,9 +369,10 @@ def unwritable(place: Place, site_packages: OptStr) -> OptStr:
     site = site_packages if site_packages and not place.made else place.prefix
     for folder in (place.prefix, *(root.path for root in place.roots), site):
         if not os.access(nearest_folder(folder), os.W_OK | os.X_OK):
-            return (
-                f"{folder} cannot be written to by this user: run this as its owner, or make an"
-                " environment of your own"
+            return say(
+                "you may not write to {folder}: run this as its owner, or make your own environment"
+                " with cudadoctor setup DIR",
+                folder=folder,
             )
     return None
 
@@ -378,10 +389,11 @@ def leads_out(place: Place, site_packages: OptStr) -> OptStr:
         for path in links:
             real = realpath(path)
             if not _is_recorded(place, real):
-                return (
-                    f"{path} leads to {real}, outside of the environment, where an undo could not"
-                    " bring anything back: repair that place itself, or make an environment of"
-                    " your own"
+                return say(
+                    "{path} is a link to {real}, outside this environment, so an undo could not"
+                    " restore it: make a new environment with cudadoctor setup DIR",
+                    path=path,
+                    real=real,
                 )
     return None
 
@@ -414,16 +426,17 @@ def led_elsewhere(listed: str, python: str) -> OptStr:
         name, _, value = line.partition("=")
         if re.fullmatch(r"(global|install|uninstall)\.(target|prefix|root|python)", name.strip()):
             argv = typed(python, "-m", "pip", "config", "unset", name.strip())
-            return (
-                f"pip's configuration says {inert(name.strip())}={inert(value)}, which leads out of"
-                f" this environment: remove it with {shell_of('bash').shown(argv)}"
+            return say(
+                "pip is configured to install elsewhere ({setting}). To remove that: {command}",
+                setting=f"{inert(name.strip())}={inert(value)}",
+                command=shell_of("bash").shown(argv),
             )
     return None
 
 
-def in_use(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) -> OptStr:
-    """Who runs in the environment; what could not be looked at is said."""
-    return running(used_by(prefix, roots, say))
+def in_use(prefix: str, roots: tuple[Root, ...], tell: Callable[[str], None]) -> OptStr:
+    """Who runs in the environment; what could not be looked at is told."""
+    return running(used_by(prefix, roots, tell))
 
 
 def running(users: list[str]) -> OptStr:
@@ -432,9 +445,13 @@ def running(users: list[str]) -> OptStr:
         return None
     named = ", ".join(users[:MOST_NAMED])
     if (more := len(users) - MOST_NAMED) > 0:
-        named += f" and {more} more"
-    verb = "runs" if len(users) == 1 else "run"
-    return f"{named} {verb} in this environment, whose files would change under it: end it first"
+        named += say(" and {count} more", count=more)
+    return say(
+        "{programs} is running in this environment: stop it first"
+        if len(users) == 1
+        else "{programs} are running in this environment: stop them first",
+        programs=named,
+    )
 
 
 def can_link(folder: str) -> bool:
@@ -493,7 +510,7 @@ def refusal(machine: Machine, place: Place, *, allow_shared: bool) -> OptStr:
 
 
 def dry_run(
-    steps: tuple[Step, ...], machine: Machine, options: Options, say: Callable[[str], None]
+    steps: tuple[Step, ...], machine: Machine, options: Options, tell: Callable[[str], None]
 ) -> tuple[OptStr, int]:
     """Ask a resolver before anything is touched.
 
@@ -505,9 +522,9 @@ def dry_run(
         for change in (step.packages for step in steps if step.packages):
             found = verify(change, machine, tables, here=True, tool_name=options.manager)
             if found.resolves is False:
-                return found.why, 0
+                return spoken(found.why), 0
             if found.resolves is None:
-                say(f"{found.why}; going on, since all can be brought back")
+                tell(say("{why}; continuing, since it can be undone", why=spoken(found.why)))
             size += download_of(found, change, installed(machine))
     finally:
         local.close_host()

@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from os.path import abspath, dirname, isdir, isfile, join, lexists
 
+from msgspec.structs import replace
+
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import Waiting
+from cudadoctor.cli.speech import say, spoken
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.model.machine import OptStr
@@ -23,6 +26,7 @@ from cudadoctor.repair.journal import (
     Judged,
     RolledBack,
     Story,
+    Undone,
     in_its_place,
     was_moved,
 )
@@ -38,7 +42,11 @@ from cudadoctor.repair.snapshot import (
 from cudadoctor.repair.transaction import Transaction, edited, still_running
 from cudadoctor.repair.words import Outcome, command, kept_aside, lost, unchanged
 
-NONE = "no repair is known"
+_NOTHING = {
+    "undo": "Nothing to undo: {why}.",
+    "resume": "Nothing to resume: {why}.",
+    "forget": "Nothing to delete: {why}.",
+}
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _SCRIPTS = ("bin", "Scripts")
 
@@ -50,37 +58,44 @@ def act(
     prefix = with_journal(options.python)
     word = "undo" if options.undo else "resume" if options.resume else "forget"
     if prefix is None:
-        where = f" in {options.python}" if options.python else " in this environment"
-        return Outcome(kind="nothing", code=0, why=f"Nothing to {word}{where}: {NONE}.")
+        place = options.python or say("this environment")
+        why = say("no fix was applied to {place}", place=place)
+        return Outcome(kind="nothing", code=0, why=say(_NOTHING[word], why=why))
     journal = Journal(prefix)
     try:
         with journal:
             story = journal.open_story()
             if story is None or (options.resume and not story.unfinished):
-                ends = {"kept": "was kept", "over": "has been taken back"}
-                stages = [story.stage for story in journal.stories()]
-                known = f"the last repair {ends.get(stages[-1], 'is over')}" if stages else NONE
-                return Outcome(
-                    kind="nothing",
-                    code=0,
-                    why=f"Nothing to {word}: {known}.",
-                    journal=journal.path,
-                )
+                why = say(_NOTHING[word], why=_last_end(journal.stories()))
+                return Outcome(kind="nothing", code=0, why=why, journal=journal.path)
             begun = in_its_place(story.begun, prefix)
-            place = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
-            if sentence := begin.owned_by_another(place) or begin.unwritable(place, None):
+            where = Place(prefix=prefix, roots=begun.roots, python=begun.afterwards)
+            if sentence := begin.owned_by_another(where) or begin.unwritable(where, None):
                 refuse(sentence)
             earlier = _Earlier(journal, begun, waiting, interrupts)
             earlier.story = story
             if options.undo:
-                return earlier.undone(ask)
+                with_signals = interrupts.given_back(ask)
+                return earlier.undone(with_signals)
             return earlier.resumed() if options.resume else earlier.forgotten()
     except Busy:
-        refuse(f"another cudadoctor is repairing {prefix}: wait for it")
+        refuse("another cudadoctor is working on {folder}: wait until it ends", folder=prefix)
     except JournalError as error:
         refuse(f"{journal.path}: {error}")
     except OSError as error:
         refuse(f"{error.filename or journal.path}: {error.strerror or error}")
+
+
+def _last_end(stories: tuple[Story, ...]) -> str:
+    """How the last repair ended, if none is left to act upon."""
+    if not stories:
+        return say("no fix was applied to {place}", place=say("this environment"))
+    last = stories[-1].records[-1]
+    if isinstance(last, Forgotten):
+        return say("the files saved by the last fix were deleted")
+    if isinstance(last, (RolledBack, Undone)):
+        return say("the last fix was already undone")
+    return say("the last fix was completed")
 
 
 def with_journal(python: OptStr) -> OptStr:
@@ -105,7 +120,7 @@ def _meant(python: OptStr) -> str:
     try:
         return target.choose(local.this_host(), python).executable
     except target.UsageError as error:
-        refuse(str(error))
+        refuse(spoken(str(error)))
 
 
 def _environment(path: str) -> str:
@@ -138,14 +153,14 @@ class _Earlier(Transaction):
         silent = self._changed_silently() if untouched else None
         if untouched and silent is None:
             return self._never_begun()
-        if silent and not ask("Undo", silent):
-            return unchanged("Nothing was changed.")
+        if silent and not ask("Undo these changes?", silent):
+            return unchanged()
         if self._recorded() is None:
             return self._snapshot_lost()
         if kept and (sentence := self._in_use()):
-            return unchanged(f"Nothing was changed: {sentence}.")
-        if kept and (sentence := self._would_be_lost()) and not ask("Undo", sentence):
-            return unchanged("Nothing was changed.")
+            return unchanged(sentence)
+        if kept and (sentence := self._would_be_lost()) and not ask("Undo the last fix?", sentence):
+            return unchanged()
         return self._restored(undo=kept or self.story.undoing)
 
     def resumed(self) -> Outcome:
@@ -155,7 +170,11 @@ class _Earlier(Transaction):
             "untouched",
             "changing",
         ):
-            refuse(f"the repair was begun in {story.begun.prefix}: take it back here with {undo}")
+            refuse(
+                "that fix was started in {folder}. To undo it here: {command}",
+                folder=story.begun.prefix,
+                command=undo,
+            )
         if waits := self._still_running():
             return waits
         if story.stage == "changed":
@@ -165,7 +184,7 @@ class _Earlier(Transaction):
             return self.keep(last.after, last.why)
         if story.stage == "untouched":
             if sentence := self._changed_silently():
-                refuse(f"{sentence}: take it back with {undo} first")
+                refuse("{problem} Undo it first: {command}", problem=sentence, command=undo)
             back = self._never_begun()
         elif self._recorded() is None:
             return self._snapshot_lost()
@@ -177,10 +196,9 @@ class _Earlier(Transaction):
             return back
         # The same plan from the start, as a repair of its own.
         if sentence := self._in_use():
-            return unchanged(
-                f"The interrupted repair was taken back, and not begun anew: {sentence}."
-            )
-        self.waiting.say("the interrupted repair was taken back; it begins anew")
+            template = "The interrupted fix was undone, but not started again: {why}."
+            return replace(unchanged(), why=say(template, why=sentence))
+        self.waiting.say(say("The interrupted fix was undone; starting it again."))
         os.makedirs(self.journal.folder, exist_ok=True)
         begun = begin.prepared(story.begun)
         return Transaction(self.journal, begun, self.waiting, self.interrupts).run()
@@ -188,18 +206,19 @@ class _Earlier(Transaction):
     def forgotten(self) -> Outcome:
         """Remove what an undo would bring back."""
         if self.story.unfinished:
-            refuse("the last repair is unfinished: end it with --resume or --undo first")
+            refuse("the last fix was interrupted: use --resume or --undo first")
         self.note(Forgotten())
         self.snapshot.remove()
-        why = "What was there before the last repair is forgotten; it can no longer be undone."
+        why = say("The saved files were deleted. The last fix can no longer be undone.")
         return self.outcome("forgotten", 0, why)
 
     def _still_running(self) -> Outcome | None:
         if (pid := still_running(self.story)) is None:
             return None
-        why = (
-            f"Process {pid} of the interrupted repair still runs: end it, then run the same again."
+        template = (
+            "Process {pid} of the interrupted fix is still running. Stop it, then run this again."
         )
+        why = say(template, pid=pid)
         return self.outcome("unchanged", 1, why)
 
     def _in_use(self) -> OptStr:
@@ -216,12 +235,14 @@ class _Earlier(Transaction):
         """Somebody removed what was kept: the repair is closed, so that another may begin."""
         self.note(Forgotten())
         folder = self.snapshot.folder
-        rest = f"{folder} is gone"
+        template = "The saved files are gone ({folder}), so nothing can be restored."
         if isdir(folder):  # what is left of it may be of use to a person
             away = join(self.journal.folder, f"damaged-{self.begun.id}")
             os.rename(folder, away)
-            rest = f"the record is damaged (its files lie under {away})"
-        why = f"{rest}, so nothing can be brought back: make the environment anew."
+            folder = away
+            template = "The saved files are damaged ({folder}), so nothing can be restored."
+        way_out = say("Make a new environment: cudadoctor setup DIR")
+        why = f"{say(template, folder=folder)} {way_out}"
         return self.outcome("stuck", 1, why)
 
     def _changed_silently(self) -> OptStr:
@@ -229,28 +250,40 @@ class _Earlier(Transaction):
         entries = self._recorded()
         if entries is None or not (paths := differing(entries, self.snapshot.present())):
             return None
-        number = "1 file differs" if len(paths) == 1 else f"{len(paths)} files differ"
-        return f"the journal tells of no change, and yet {number} from what was recorded"
+        return say(
+            "The last fix stopped before its first step, but 1 file has changed since."
+            if len(paths) == 1
+            else "The last fix stopped before its first step, but {count} files have changed"
+            " since.",
+            count=len(paths),
+        )
 
     def _would_be_lost(self) -> OptStr:
         left = self.snapshot.left()
         if left is None:
             return None
-        with self.waiting.doing("comparing with what the repair left"):
+        with self.waiting.doing(say("looking for files that have changed since")):
             paths = differing(left, self.snapshot.present())
-        return lost(packages_of(paths), len(paths)) if paths else None
+        return lost(packages_of(paths), len(paths), self.snapshot.aside) if paths else None
 
     def _restored(self, *, undo: bool, code: int = 0) -> Outcome:
         try:
-            with self.waiting.doing("bringing back what was there"):
+            with self.waiting.doing(say("restoring the environment")):
                 folder, paths = self.snapshot.set_aside(self._last_word_ns())
                 restored = self.bring_back("asked for", undo=undo)
         except (RestoreError, OSError) as error:
             reason = file_and_reason(error) if isinstance(error, OSError) else str(error)
-            why = f"Not all could be brought back: {reason}. Cure that, then run the same again."
+            template = (
+                "Not everything could be restored: {reason}. Solve that, then run this again."
+            )
+            why = say(template, reason=reason)
             return self.outcome("stuck", 1, why)
-        counts = f"{restored.brought} files brought back, {restored.removed} removed"
-        why = f"All is as it was before the repair ({counts})."
+        why = say(
+            "Undone: everything is as it was before the fix ({restored} files restored,"
+            " {removed} removed).",
+            restored=restored.brought,
+            removed=restored.removed,
+        )
         notes = (*edited(restored), *kept_aside(paths, folder))
         return self.outcome("undone", code, why, notes=notes)
 
@@ -266,6 +299,4 @@ class _Earlier(Transaction):
     def _never_begun(self) -> Outcome:
         self.snapshot.remove()
         self.note(RolledBack())
-        return self.outcome(
-            "undone", 0, "The repair had changed nothing yet; its beginnings were removed."
-        )
+        return self.outcome("undone", 0, say("The interrupted fix had not changed anything yet."))

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cudadoctor.cli.options import Options
+from cudadoctor.cli.speech import say
 from cudadoctor.model.machine import OptInt, OptStr, OptStrings, Strings, StrPair
 
 OF_A_PROJECT = ("pixi.toml", "pixi.lock", "pyproject.toml")
@@ -243,11 +244,12 @@ def _record(number: int, line: bytes) -> Record:
         later = not isinstance(schema, int) or schema > SCHEMA
         record: Record | None = None if later else msgspec.convert(found, Record)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise JournalError(f"line {number} of the journal cannot be read ({error})") from error
+        why = say("line {number} cannot be read ({error})", number=number, error=error)
+        raise JournalError(why) from error
     if record is None:
-        raise JournalError("the journal was written by a later cudadoctor: use that one")
+        raise JournalError(say("a newer cudadoctor wrote it: use that version"))
     if not re.fullmatch(r"[0-9a-z]{1,40}", record.id):  # it becomes the name of a folder
-        raise JournalError(f"line {number} of the journal names no repair")
+        raise JournalError(say("line {number} names no fix", number=number))
     return record
 
 
@@ -293,7 +295,9 @@ class Journal:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise JournalError(f"{self.path} cannot be read ({error.strerror})") from error
+            reason = error.strerror
+            why = say("{path} cannot be read: {reason}", path=self.path, reason=reason)
+            raise JournalError(why) from error
 
     def open_story(self) -> Story | None:
         """The repair that can be undone, if any."""
@@ -450,19 +454,21 @@ def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
 
 
 def _outside(path: str) -> JournalError:
-    return JournalError(f"it speaks of {path}, which is no part of this environment")
+    template = "it names {path}, which is not part of this environment"
+    return JournalError(say(template, path=path))
 
 
 def demand_own(folder: str) -> None:
     """Raise JournalError where others can have planted something in the journal's folder."""
     if stat.S_ISLNK(os.lstat(folder).st_mode):
-        raise JournalError("it is a link, which would lead the repair elsewhere: remove it")
+        raise JournalError(say("it is a link that leads elsewhere: remove it"))
     if os.name != "posix":
         return
     own = os.geteuid()
     if os.lstat(folder).st_uid != own:
-        raise JournalError("it belongs to another user: run this as its owner")
+        raise JournalError(say("it belongs to another user: run this as its owner"))
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != own:
-                raise JournalError(f"{entry.name} in it is a link or another user's: remove it")
+                template = "{name} in it is a link or belongs to another user: remove it"
+                raise JournalError(say(template, name=entry.name))

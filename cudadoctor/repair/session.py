@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from cudadoctor.cli.options import Options
+from cudadoctor.cli.speech import say
 from cudadoctor.host import children
 from cudadoctor.host.children import Environment
 from cudadoctor.host.signals import Interrupts
@@ -270,13 +271,15 @@ def left_behind(pid: int, started: OptInt) -> bool:
 
 def patient_interrupts() -> Interrupts:
     """Signals while an environment is changed: noted, and acted upon between two steps."""
-    return Interrupts(on_first=_say_stopping)
+    text = say("stopping; the environment is restored first")
+    line = f"\ncudadoctor: {text}\n".encode("utf-8", "replace")
 
+    def tell(_: int) -> None:
+        # Not through sys.stderr, in the middle of whose own work the signal may have come.
+        with suppress(OSError):
+            os.write(2, line)
 
-def _say_stopping(_: int) -> None:
-    # Not through sys.stderr, in the middle of whose own work the signal may have come.
-    with suppress(OSError):
-        os.write(2, b"\ncudadoctor: stopping as soon as the environment is whole\n")
+    return Interrupts(on_first=tell)
 
 
 MOST_BYTES = 16 << 20
@@ -293,13 +296,13 @@ class Seen(Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-def used_by(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) -> list[str]:
+def used_by(prefix: str, roots: tuple[Root, ...], tell: Callable[[str], None]) -> list[str]:
     """The processes that run in an environment, but for the doctor and what it started.
 
-    say: told what could not be looked at.
+    tell: gets a sentence on what could not be looked at.
     """
     if sys.platform != "linux" or not isdir("/proc/self"):
-        say("not checked: whether programs run in this environment; end them first")
+        tell(say("Not checked: programs that use this environment. Stop them first."))
         return []
     everyone = tuple(processes())
     own = family(os.getpid(), everyone)
@@ -311,14 +314,29 @@ def used_by(prefix: str, roots: tuple[Root, ...], say: Callable[[str], None]) ->
     # Maps name files behind all links; a program is called by the path that the user has.
     roots += tuple(msgspec.structs.replace(root, path=realpath(root.path)) for root in roots)
     looks = [(pid, _seen(pid)) for pid in others]
-    if unread := [pid for pid, seen in looks if seen is None]:
-        number = f"{len(unread)} process{'es' if len(unread) > 1 else ''}"
-        say(f"not checked: {number} of other users, which may run in this environment")
+    # Those of root are the system's: nobody's environment is told of them.
+    unread = [pid for pid, seen in looks if seen is None and _owner(pid) != 0]
+    if unread:
+        tell(
+            say(
+                "Not checked: 1 process of another user, which may use this environment."
+                if len(unread) == 1
+                else "Not checked: {count} processes of other users, which may use this"
+                " environment.",
+                count=len(unread),
+            )
+        )
     return [
         f"{inert(' '.join(seen.argv)[:80] or '?')} ({pid})"
         for pid, seen in looks
         if seen and runs_in(seen, prefix, roots)
     ]
+
+
+def _owner(pid: int) -> OptInt:
+    with suppress(OSError):
+        return os.stat(f"/proc/{pid}").st_uid
+    return None
 
 
 def family(pid: int, everyone: tuple[Process, ...]) -> frozenset[int]:

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from cudadoctor.cli.speech import say
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.repair.journal import FOLDER, Root, synced_folder
 
@@ -81,12 +82,13 @@ def loads(data: bytes) -> tuple[Entry, ...]:
     """The entries of a manifest. Raises ManifestError if it is not whole."""
     *lines, count, rest = data.split(b"\n") if data.count(b"\n") else (b"?", b"?")
     if rest or not count.isdigit() or int(count) != len(lines):
-        raise ManifestError("the record of what was there is not whole")
+        raise ManifestError(say("the list of saved files is incomplete"))
     try:
         entries = tuple(msgspec.convert(json.loads(line), Entry) for line in lines)
         _demand_sound(entries)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise ManifestError(f"the record of what was there cannot be read: {error}") from error
+        why = say("the list of saved files cannot be read: {reason}", reason=error)
+        raise ManifestError(why) from error
     return entries
 
 
@@ -256,7 +258,7 @@ class Snapshot:
             entries = self.entries()
             roots = {entry.root for entry in entries}
             if max(roots, default=-1) >= len(self.roots):
-                raise ManifestError("the record of what was there belongs to another repair")
+                raise ManifestError(say("the list of saved files belongs to another fix"))
             for number in roots:  # even those may be gone
                 os.makedirs(self.roots[number].path, exist_ok=True)
             brought = sum(map(self._brought, entries))
@@ -341,11 +343,11 @@ class Snapshot:
             if entry.kind == "special":
                 continue
             if not self._is_as_kept(entry, now):
-                raise RestoreError(f"{self.live(entry)} is not as it was")
+                raise RestoreError(say("{path} could not be restored", path=self.live(entry)))
             if now and now.face != entry.face:
                 yield self.live(entry)
         for entry in self._new(entries):
-            raise RestoreError(f"{entry.path} has come back while it was being removed")
+            raise RestoreError(say("{path} came back while it was being removed", path=entry.path))
 
     # --- what the user changed since ---------------------------------------------------------
 
@@ -468,7 +470,7 @@ def synced_system(folder: str) -> None:
 
 def file_and_reason(error: OSError) -> str:
     """The file, and what is wrong with it."""
-    return f"{error.filename or 'a file'}: {error.strerror or error}"
+    return f"{error.filename or say('a file')}: {error.strerror or error}"
 
 
 def _make_writable(path: str) -> None:

@@ -6,6 +6,7 @@ from os.path import dirname, join
 from typing import Any
 
 from cudadoctor.cli.output import Waiting
+from cudadoctor.cli.speech import english, say, spoken
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.model.machine import Json, OptInt, Strings
 from cudadoctor.repair.begin import shown
@@ -45,7 +46,7 @@ from cudadoctor.repair.snapshot import (
     remove_made,
     synced_system,
 )
-from cudadoctor.repair.words import Outcome, command
+from cudadoctor.repair.words import Outcome, command, unchanged
 
 _RANK = {"broken": 0, "undecided": 1, "warnings": 2, "healthy": 3}
 _GRAVE = ("error", "warning")
@@ -77,11 +78,11 @@ def better(before: Opinion, after: Opinion, cured: Strings) -> tuple[bool, str]:
     """Whether the repair is worth keeping, and why; cured: what its steps were to cure."""
     failing = [stage for stage in after.smoke_failed if stage not in before.smoke_failed]
     if lost := [stage for stage in failing if stage in before.smoke_passed]:
-        return False, f"the training step fails now: {', '.join(lost)}"
+        return False, english("the training step now fails at {stages}", stages=", ".join(lost))
     if before.smoke_passed and not (after.smoke_passed or after.smoke_failed):
-        return False, "the training step ran before and does not run now"
+        return False, english("the training step ran before and no longer does")
     if new := [cause for cause in after.told if cause not in before.grave]:
-        return False, f"there is a new finding: {', '.join(new)}"
+        return False, english("there is a new problem: {causes}", causes=", ".join(new))
     there = (*after.grave, *after.undecided)
     still = [cause for cause in cured if cause in there and cause in before.grave]
     gone = [cause for cause in before.grave if cause not in there]
@@ -89,17 +90,19 @@ def better(before: Opinion, after: Opinion, cured: Strings) -> tuple[bool, str]:
     # From undecided to more may be a fact that was not told before: no merit of the repair.
     by_chance = before.verdict == "undecided" and still and not helped
     if not by_chance and _RANK[after.verdict] > max(_RANK[before.verdict], _RANK["undecided"]):
-        return True, f"the verdict was {before.verdict} and is {after.verdict}"
+        template = "the verdict went from {before} to {after}"
+        return True, english(template, before=before.verdict, after=after.verdict)
+    cured_now, uncured = ", ".join(gone), ", ".join(still)
     if not still and gone:
-        return True, f"{', '.join(gone)} is cured"
+        return True, english("{causes} is fixed", causes=cured_now)
     if helped:
-        return True, f"{', '.join(gone)} is cured, {', '.join(still)} is not"
+        return True, english("{causes} is fixed, {others} is not", causes=cured_now, others=uncured)
     if still:
-        return False, f"{', '.join(still)} is still there"
-    return False, f"the verdict is {after.verdict}, as before"
+        return False, english("{causes} is still there", causes=uncured)
+    return False, english("the verdict is still {after}", after=after.verdict)
 
 
-SMALL_BYTES = 1_000_000
+SMALL_BYTES = 100_000_000
 """What is not worth a word."""
 SHOWN_LINES = 8
 
@@ -134,7 +137,12 @@ class Transaction:
             self.note(self.begun)
             self._record()
             for number, task in enumerate(tasks):
-                what = f"step {number + 1} of {len(tasks)}: {task.title}"
+                what = say(
+                    "step {number} of {steps}: {title}",
+                    number=number + 1,
+                    steps=len(tasks),
+                    title=spoken(task.title),
+                )
                 for which, argv in enumerate(task.commands, 1):
                     self._fail_if_interrupted()
                     many = f" ({which} of {len(task.commands)})" if len(task.commands) > 1 else ""
@@ -155,7 +163,7 @@ class Transaction:
             self.note(Judged(better=good, why=why, after=after))
         except (Failed, OSError) as error:
             return self._back(error)
-        return self.keep(after, why) if good else self._back(why, after=after)
+        return self.keep(after, why) if good else self._back(spoken(why), after=after)
 
     def keep(self, after: Opinion, why: str) -> Outcome:
         """The repair stays."""
@@ -171,11 +179,13 @@ class Transaction:
                     self.journal.append(Forgotten(), story.id)
                     Snapshot(self.journal.folder, story.id, ()).remove()
         broken = after.verdict == "broken"
-        rest = f"; still broken: {', '.join(after.told)}" if broken else ""
+        template = "Fixed: {why}."
+        if broken:
+            template = "Partly fixed: {why}. Still broken: {causes}."
         return self.outcome(
             "kept",
             int(broken),
-            f"Repaired: {why}{rest}.",
+            say(template, why=spoken(why), causes=", ".join(after.told)),
             after=after,
             notes=self._way_back(),
             applied=tuple(task.id for task in self.begun.tasks),
@@ -191,7 +201,7 @@ class Transaction:
             self.note(Undone() if undo else RolledBack())
             self.snapshot.remove()
         except OSError as error:
-            raise RestoreError(f"the journal: {error.strerror}") from error
+            raise RestoreError(f"{self.journal.path}: {error.strerror}") from error
         remove_made(self.begun.made)
         return restored
 
@@ -200,11 +210,12 @@ class Transaction:
     def _record(self) -> None:
         """The snapshot; nothing has been changed before it is on disk."""
         self.note(SnapshotBegun())
-        with self.waiting.doing("recording what is there"):
+        with self.waiting.doing(say("saving the environment")):
             try:
                 count = self.snapshot.take()
             except OSError as error:
-                raise Failed(f"what is there cannot be recorded: {_words(error)}") from error
+                reason = _words(error)
+                raise Failed(say("it cannot be saved: {reason}", reason=reason)) from error
         self._fail_if_interrupted()
         self.note(SnapshotDone(entries=count))
         self.touched = True
@@ -214,7 +225,10 @@ class Transaction:
         try:
             command = Command(argv, env, self.journal.folder, self._line)
         except OSError as error:
-            raise Failed(f"{argv[0]} cannot be started: {error.strerror}") from error
+            reason = error.strerror
+            raise Failed(
+                say("{program} cannot be started: {reason}", program=argv[0], reason=reason)
+            ) from error
         pid = command.child.pid
         started = seen.started if (seen := process(pid)) else None
         try:
@@ -229,13 +243,13 @@ class Transaction:
         self.note(StepEnded(number=number, code=code))
         if code == 0:
             return
-        how = f"ended with {code}"
-        if code is None:
-            how = "said nothing for half an hour and was ended"
-        elif code < 0:
-            how = f"was ended by signal {-code}"
         name = argv[0] if code is None else f"{' '.join(argv[:4])} ..."
-        raise Failed(f"{name} {how}", tuple(command.lines)[-SHOWN_LINES:])
+        template = "`{command}` failed with exit code {code}"
+        if code is None:
+            template = "`{command}` printed nothing for half an hour and was stopped"
+        elif code < 0:
+            template, code = "`{command}` was killed by signal {code}", -code
+        raise Failed(say(template, command=name, code=code), tuple(command.lines)[-SHOWN_LINES:])
 
     def _line(self, text: str) -> None:
         """A tool said this."""
@@ -257,16 +271,16 @@ class Transaction:
         self.note(StepEnded(number=number, code=0))
 
     def _looked(self) -> Opinion:
-        with self.waiting.doing("looking again"):
+        with self.waiting.doing(say("checking again")):
             found = check(self.begun, self.log, self.interrupts)
         self._fail_if_interrupted()
         if found is None:
-            raise Failed("the second look gave no report: nobody can tell whether it helped")
+            raise Failed(say("the check afterwards gave no result"))
         return opinion(found)
 
     def _fail_if_interrupted(self) -> None:
         if self.interrupts():
-            raise Failed("it was interrupted")
+            raise Failed(say("interrupted"))
 
     # --- the ends ----------------------------------------------------------------------------
 
@@ -280,27 +294,35 @@ class Transaction:
                 self.snapshot.remove()
                 self.note(RolledBack())
                 remove_made(self.begun.made)
-            kind, text = "unchanged", f"Nothing was changed: {reason}."
+            kind, text = "unchanged", unchanged(reason).why
         else:
             try:
-                with self.waiting.doing("bringing back what was there"):
+                with self.waiting.doing(say("restoring the environment")):
                     notes = edited(self.bring_back(reason))
-                kind, text = "rolled-back", f"Not repaired, and all is as it was before: {reason}."
+                kind = "rolled-back"
+                text = say("Not fixed: {why}. Everything is as it was before.", why=reason)
             except RestoreError as error:
                 undo = command("--undo", self.begun.afterwards)
                 kind = "stuck"
-                text = (
-                    f"Not repaired ({reason}), and not all could be brought back: {error}. Nothing"
-                    f" of the record is lost: cure that, then run {undo}."
+                text = say(
+                    "Not fixed ({why}), and not everything could be restored: {reason}. The saved"
+                    " files are still there: solve that, then run {undo}.",
+                    why=reason,
+                    reason=error,
+                    undo=undo,
                 )
         return self.outcome(kind, code, text, after=after, tail=tail, notes=notes)
 
     def _way_back(self) -> Strings:
         with suppress(OSError, ManifestError):
-            held = self.snapshot.held_bytes()
-            size = f"; until then that takes {shown(held)} of disk" if held > SMALL_BYTES else ""
-            undo = command("--undo", self.begun.afterwards)
-            return (f"{undo} brings back what was there{size} (--forget removes it).",)
+            undo = say("To undo: {command}", command=command("--undo", self.begun.afterwards))
+            if (held := self.snapshot.held_bytes()) <= SMALL_BYTES:
+                return (undo,)
+            size = say(
+                "The saved files take {size}; --forget instead of --undo deletes them.",
+                size=shown(held),
+            )
+            return (undo, size)
         return ()
 
     def outcome(self, kind: str, code: int, why: str, **more: Any) -> Outcome:
@@ -312,8 +334,10 @@ def edited(restored: Restored) -> Strings:
     """A note on files whose old content is nowhere."""
     if not restored.edited:
         return ()
-    what = "Something wrote into these files in place, and they keep what it wrote"
-    return (f"{what}: {', '.join(restored.edited[:5])}.",)
+    files = ", ".join(restored.edited[:5])
+    return (
+        say("These files were edited in place and could not be restored: {files}.", files=files),
+    )
 
 
 def still_running(story: Story) -> OptInt:

@@ -5,14 +5,17 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
+from cudadoctor import pipeline
+from cudadoctor.cli.speech import say, spoken
 from cudadoctor.model.findings import Step
 from cudadoctor.model.machine import Json, Machine, OptStr, Strings, StrPair
 from cudadoctor.model.trust import typed
 from cudadoctor.pipeline import Judged
-from cudadoctor.render import inert, json_v1, shells
-from cudadoctor.render.shells import shell_of
-from cudadoctor.render.summary import cost_of, manual_of
+from cudadoctor.render import inert, json_v1, terminal
+from cudadoctor.render.shells import edits_by_hand, shell_of, step_lines
+from cudadoctor.render.terminal import Layout, Line
 from cudadoctor.repair.begin import Chosen, Left, Place, unpacked
 from cudadoctor.repair.begin import shown as as_size
 from cudadoctor.repair.journal import Opinion
@@ -41,98 +44,135 @@ class Outcome(Struct, frozen=True, kw_only=True, rename=_NAMES):
     journal: OptStr = None
 
 
-def unchanged(why: str) -> Outcome:
+def unchanged(why: OptStr = None) -> Outcome:
     """A call that changed nothing and cured nothing."""
-    return Outcome(kind="unchanged", code=1, why=why)
+    text = say("Nothing was changed: {why}.", why=why) if why else say("Nothing was changed.")
+    return Outcome(kind="unchanged", code=1, why=text)
 
 
-def plan(judged: Judged, chosen: Chosen, place: Place | None, width: int) -> Iterator[str]:
-    """The plan as it is shown before it is asked about."""
-    machine, diagnosis = judged.machine, judged.diagnosis
-    cause = f": {diagnosis.primary}" if diagnosis.primary else ""
-    rows = [
-        f"examined  {machine.python.executable or '?'}",
-        f"verdict   {diagnosis.verdict}{cause}",
-    ]
-    if place is not None and place.made:
-        rows.append(f"new       {place.prefix}, which an undo removes")
-    for row in rows:
-        yield from wrapped(row, width, 0, 10)
-    for number, step in enumerate((*chosen.steps, *chosen.shell), 1):
-        yield ""
-        yield from _step(number, step, machine, width)
-        if step in chosen.shell:
-            yield from wrapped(_SHELL, width, 3)
-    yield from left(chosen.left, machine, width)
+def plan(judged: Judged, chosen: Chosen, place: Place | None, layout: Layout) -> Iterator[Line]:
+    """The plan as it is shown before it is asked about: the answer, what is done, what is not."""
+    machine, width = judged.machine, layout.width
+    shown = pipeline.report(judged, full=True)
+    spoken_of = replace(shown, diagnosis=layout.say.diagnosis(shown.diagnosis))
+    yield from terminal.report(spoken_of, replace(layout, quiet=True))
     if chosen.steps:
-        yield ""
-        yield from wrapped(_PROMISE, width, 0)
+        heading = "cudadoctor will do this in {folder}:"
+        if place is None:
+            heading = "Run these steps yourself:"
+        elif place.made:
+            heading = "cudadoctor will make a new environment in {folder}:"
+        yield from _text("")
+        text = say(heading, folder=place.prefix if place else "")
+        yield from _text(text, width, style="bold")
+    for number, step in enumerate(chosen.steps, 1):
+        yield from _step(f"{number}. ", step, machine, width)
+    if chosen.shell:
+        yield from _text("")
+        yield from _text(say(_SHELL), width, style="bold")
+        for step in chosen.shell:
+            yield from _step("", step, machine, width)
+    yield from _left(chosen.left, machine, width)
+    if chosen.steps and place is not None:
+        yield from _text("")
+        yield from _text(say(_PROMISE), width)
+        yield from _text(say("To undo it later: {command}", command="cudadoctor fix --undo"), width)
 
 
-_SHELL = (
-    "No program can change the shell that started it, so type this there. The check after a repair"
-    " is made with it."
-)
+_SHELL = "Type this in your shell, since no program can set it for you:"
 _PROMISE = (
-    "What is there is recorded before anything changes. It comes back where a step fails or the"
-    " check afterwards is not better, and later with cudadoctor fix --undo."
+    "The environment is saved first. If a step fails, or the check afterwards is not better,"
+    " everything is restored."
 )
+LEFT = {
+    "root": "These steps need root. Run them yourself:",
+    "host": "Run these steps on the host:",
+    "container": "Change how the container is started:",
+    "windows": "Run these steps in Windows:",
+    "admin": "Only an administrator can do this:",
+    "hand": "Do this by hand:",
+    "more": "This changes more than the environment, so run it yourself:",
+    "unresolved": "These packages cannot be installed together, so this step is left out:",
+    "other": "This belongs to another environment, so run it yourself:",
+}
+"""Why a step is left -> what stands above it."""
 
 
-def _step(number: int, step: Step, machine: Machine, width: int) -> Iterator[str]:
-    yield from wrapped(f"{number}. {inert(step.title)} [{cost_of(step)}]", width, 0, 3)
-    yield from wrapped(f"cures {', '.join(step.cures)}", width, 3)
-    for text in (manual_of(step), step.note):
-        if text:
-            yield from wrapped(text, width, 3)
-    if step.packages and step.packages.download_bytes:
-        size = step.packages.download_bytes
-        disk = (
-            f"downloads at least {as_size(size)} and takes about {as_size(unpacked(size))} of disk"
-        )
-        yield from wrapped(disk, width, 3)
-    for line in shells.step_lines(step, machine):
-        yield f"     {line}"
-
-
-def left(some: tuple[Left, ...], machine: Machine, width: int) -> Iterator[str]:
+def _left(some: tuple[Left, ...], machine: Machine, width: int) -> Iterator[Line]:
     """The steps that the user takes: why it is the user, and what to type or to do."""
-    if not some:
-        return
-    yield ""
-    yield "left for you (cudadoctor fix --print shows all of it):"
-    for step, why in ((left.step, left.why) for left in some):
-        yield from wrapped(f"- {inert(step.title)} [{why}]", width, 0, 2)
-        lines = shells.step_lines(step, machine)
-        if step.manual and (step.edits or not lines):
-            yield from wrapped(step.manual, width, 2)
-        for line in lines:
-            yield f"     {line}"
+    for why in [*LEFT]:
+        steps = [left.step for left in some if left.why == why]
+        if steps:
+            yield from _text("")
+            yield from _text(say(LEFT[why]), width, style="bold")
+        for step in steps:
+            yield from _step("- ", step, machine, width)
 
 
-def what_remains(judged: Judged, chosen: Chosen, width: int) -> Iterator[str]:
+def _step(mark: str, step: Step, machine: Machine, width: int) -> Iterator[Line]:
+    """A step: its title and what it costs, what to do by hand, its commands."""
+    hang = len(mark)
+    title = inert(spoken(step.title))
+    if step.packages and (size := step.packages.download_bytes):
+        title += say(
+            " (downloads about {download}, {installed} on disk)",
+            download=as_size(size),
+            installed=as_size(unpacked(size)),
+        )
+    yield from _text(mark + title, width, 2, hang)
+    lines = step_lines(step, machine, width - 6)
+    by_hand = step.manual if edits_by_hand(step) or not lines else None
+    for text in (by_hand, step.note, step.resolution):
+        if text and text.rstrip(".") != step.title:
+            yield from _text(inert(spoken(text)), width, 2 + hang)
+    for edit in edits_by_hand(step):
+        yield from _text(say("In {file}:", file=inert(edit.file)), width, 2 + hang)
+        for line in edit.what.splitlines():
+            yield from _text(f"      {inert(line)}")
+    for line in lines:
+        yield from _text(f"      {inert(line)}", style="green")
+
+
+def what_remains(judged: Judged, chosen: Chosen) -> str:
     """Why nothing is applied where something is wrong."""
     diagnosis = judged.diagnosis
-    if chosen.shell:
-        sentence = "What cures this is typed in your shell, as shown above."
-    elif chosen.left:
-        sentence = "Nothing of this can be done here without more rights than the doctor takes."
-    elif diagnosis.verdict == "undecided":
-        sentence = "The facts do not suffice for a repair."
-    else:
-        sentence = f"No step is known that cures {diagnosis.primary or 'what was found'}."
-    yield ""
-    yield from wrapped(sentence, width, 0)
+    if chosen.shell or chosen.left:
+        return say("Nothing was changed. After these steps, run: cudadoctor check")
+    if diagnosis.verdict == "undecided":
+        return say("Nothing was changed: there is not enough information. See: cudadoctor check")
+    return say(
+        "Nothing was changed: no fix is known. See: cudadoctor explain {cause}",
+        cause=diagnosis.primary or "unknown",
+    )
 
 
-def outcome(ended: Outcome, width: int) -> Iterator[str]:
-    """The last words."""
+def outcome(ended: Outcome, before: Opinion | None, width: int) -> Iterator[Line]:
+    """The last words: what the tool said, how it ended, what proves it, the way back."""
     if ended.tail:
-        yield "the tool said last:"
+        yield from _text(say("The last lines of the tool:"))
         for line in error_lines(ended.tail):
-            yield from wrapped(f"  {inert(line)[:LONGEST]}", width, 0, 4)
-    for text in (ended.why, *ended.notes):
-        yield from wrapped(text, width, 0)
+            yield from _text(f"  {inert(line)[:LONGEST]}", width, 0, 4)
+    yield from _text(inert(ended.why), width, style="bold")
+    proved = proof(before, ended.after) if before and ended.after else None
+    for text in filter(None, (proved, *ended.notes)):
+        yield from _text(inert(text), width)
+
+
+def proof(before: Opinion, after: Opinion) -> OptStr:
+    """What the training step did before and after; None where it ran neither time."""
+    ran_before, ran = ((*seen.smoke_passed, *seen.smoke_failed) for seen in (before, after))
+    if not ran:
+        return None
+    passed = say(
+        "The training step passes {passed} of {stages} stages",
+        passed=len(after.smoke_passed),
+        stages=len(ran),
+    )
+    if not ran_before:
+        return passed + say(" (before: it did not run).")
+    return passed + say(
+        " (before: {passed} of {stages}).", passed=len(before.smoke_passed), stages=len(ran_before)
+    )
 
 
 _NOISE = re.compile(r"(?i)\s*(?:warning|info|\[notice\]|hint)\b")
@@ -166,24 +206,46 @@ def command(word: str, python: str) -> str:
     return shell_of("bash").shown(typed("cudadoctor", "fix", word, "--python", python))
 
 
-def lost(packages: Strings, paths: int) -> str:
-    """What an undo takes away besides the repair."""
-    named = ", ".join(packages[:8]) + (" and more" if len(packages) > 8 else "")
-    about = f" (packages: {inert(named)})" if packages else ""
-    verb = "file has" if paths == 1 else "files have"
-    return (
-        f"{paths} {verb} changed since the repair{about}; the undo brings back the state before it:"
-        " packages that came since go, files of your own are kept beside the journal"
+def lost(packages: Strings, paths: int, folder: str) -> str:
+    """What an undo takes away besides the repair. folder: where the user's own files are kept."""
+    about = named(packages, 8)
+    changed = say(
+        "1 file has changed since the fix"
+        if paths == 1
+        else "{count} files have changed since the fix",
+        count=paths,
     )
+    if about:
+        changed += say(" (packages: {names})", names=inert(about))
+    kept = say(
+        "An undo removes the packages that came since; it keeps files of your own in {folder}.",
+        folder=folder,
+    )
+    return f"{changed}. {kept}"
 
 
 def kept_aside(paths: Sequence[str], folder: str) -> Strings:
     """A note on files that an undo has moved away."""
     if not paths:
         return ()
-    named = ", ".join(paths[:3]) + (" and more" if len(paths) > 3 else "")
-    number, verb = ("1 file", "lies") if len(paths) == 1 else (f"{len(paths)} files", "lie")
-    return (f"{number} of your own, changed since the repair, now {verb} under {folder}: {named}.",)
+    template = "{count} files that you had changed are now in {folder}: {names}."
+    if len(paths) == 1:
+        template = "1 file that you had changed is now in {folder}: {names}."
+    return (say(template, count=len(paths), folder=folder, names=named(paths, 3)),)
+
+
+def named(names: Sequence[str], most: int) -> str:
+    """The first few names."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (say(" and {count} more", count=more) if more > 0 else "")
+
+
+def _text(
+    text: str, width: int = 0, indent: int = 0, hang: int = 0, style: str = ""
+) -> Iterator[Line]:
+    """Words on lines of that width (0: one line); a long word such as a path is never cut."""
+    lines = wrapped(text, width, indent, hang) if width else [text]
+    return (Line(((line, style),)) for line in lines or [""])
 
 
 def wrapped(text: str, width: int, indent: int, hang: int = 0) -> list[str]:

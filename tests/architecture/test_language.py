@@ -15,7 +15,7 @@ from scenario_reader import read_scenario, scenario_paths
 
 import cudadoctor
 from cudadoctor import knowledge
-from cudadoctor.cli import group, options
+from cudadoctor.cli import group, options, output
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.locale.language import Language, language
 from cudadoctor.model.catalogue import AREAS
@@ -28,11 +28,13 @@ from cudadoctor.rules.registry import RULES
 
 PACKAGE = Path(cudadoctor.__file__).parent
 SAYS = {
-    **dict.fromkeys(("say", "refuse", "english", "doing", "progress", "_shown", "_short"), 0),
+    **dict.fromkeys(
+        ("say", "refuse", "english", "doing", "progress", "_shown", "ask", "agreed"), 0
+    ),
     **dict.fromkeys(("unknown", "refuse_unknown"), 2),
 }
 """The names under which the language is called -> which argument is the template."""
-SPEAKING = ("render", "cli", "probes/examine.py", "__main__.py")
+SPEAKING = ("render", "cli", "repair", "probes/examine.py", "__main__.py")
 """Where they are called so."""
 ENDS = ("passed", "failed", "skipped", "timed-out")
 DYNAMIC = (
@@ -43,19 +45,51 @@ DYNAMIC = (
     *("ok", "undecided", "1 error", "{count} errors", "1 warning", "{count} warnings"),
     *("1 NVIDIA GPU on the PCI bus", "{count} NVIDIA GPUs on the PCI bus"),
     *(area for area in AREAS if area not in ("driver", "GPU", "torch")),
+    *(output.SHORTER, "waiting for {what}"),
     *summary.LEADS.values(),
     *summary.SURENESS.values(),
 )
 """What renderers say by a value, not by a constant."""
 
 
-def _constants(node: ast.AST) -> Iterator[str]:
-    """The strings an expression may come to; conditions and arguments are not among them."""
+def _constants(node: ast.AST | None, names: _Names | None = None) -> Iterator[str]:
+    """The strings an expression may come to; conditions and arguments are not among them.
+
+    names: the values that the names of its file are given; a row of a table is any of its rows.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.IfExp):
-        yield from _constants(node.body)
-        yield from _constants(node.orelse)
+        yield from _constants(node.body, names)
+        yield from _constants(node.orelse, names)
+    elif isinstance(node, ast.Dict):
+        for value in node.values:
+            yield from _constants(value, names)
+    elif isinstance(node, ast.Subscript):
+        yield from _constants(node.value, names)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield from _constants(node.func.value if node.func.attr == "get" else None, names)
+    elif isinstance(node, ast.Name) and names is not None:
+        for value in names.pop(node.id, []):
+            yield from _constants(value, names)
+
+
+_Names = dict[str, list[ast.expr]]
+
+
+def _names(tree: ast.AST) -> _Names:
+    """What the names of a file are assigned."""
+    found: _Names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs: list[tuple[ast.expr, ast.expr]] = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+                for name, value in pairs:
+                    if isinstance(name, ast.Name):
+                        found.setdefault(name.id, []).append(value)
+    return found
 
 
 def _calls(file: Path) -> Iterator[ast.Call]:
@@ -72,9 +106,11 @@ def _said() -> set[str]:
     """The fixed phrases of the renderers."""
     found: set[str] = set(DYNAMIC)
     for file in (file for place in SPEAKING for file in _files(PACKAGE / place)):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
         for call in _calls(file):
-            place = SAYS.get(_name_of(call), len(call.args))
-            found |= {text for node in call.args[place : place + 1] for text in _constants(node)}
+            number = SAYS.get(_name_of(call), len(call.args))
+            for given in call.args[number : number + 1]:
+                found |= set(_constants(given, _names(tree)))
     found |= {sentence for _, _, sentence in options._WITHOUT_EFFECT}
     for node in ast.walk(ast.parse(inspect.getsource(summary.cost_of))):
         if isinstance(node, ast.Return) and node.value is not None:

@@ -58,7 +58,7 @@ def test_a_repair_is_not_resumed_where_its_commands_name_another_place(
     there = Environment(tmp_path / "moved", broken.index)
     ran = there.fix("--resume")
     assert ran.returncode == 2
-    assert "take it back here with cudadoctor fix --undo" in said(ran)
+    assert "To undo it here: cudadoctor fix --undo" in said(ran)
     assert str(there.folder) in said(ran)
     assert there.fix("--undo").returncode == 0
     assert there.tree() == before
@@ -110,7 +110,7 @@ def test_a_planted_journal_leads_nowhere(broken: Environment, precious: Path) ->
             planted(broken, **change)
             ran = broken.fix(word, "--yes")
             assert ran.returncode == 2, (change, ran)
-            assert "no part of this environment" in said(ran) or "names no repair" in said(ran)
+            assert "not part of this environment" in said(ran) or "names no fix" in said(ran)
             assert tree(precious) == seen, (change, word)
             assert (precious / ".cudadoctor").exists(), (change, word)
 
@@ -168,7 +168,7 @@ def test_what_a_link_leads_to_cannot_be_brought_back_and_is_not_touched(
     seen = tree(outside)
     ran = broken.fix("--yes")
     assert ran.returncode == 2, ran
-    assert f"{path} leads to {outside}" in said(ran)
+    assert f"{path} is a link to {outside}" in said(ran)
     assert tree(outside) == seen
 
 
@@ -210,7 +210,7 @@ def test_what_the_user_wrote_since_is_moved_aside_and_never_lost(broken: Environ
         path.write_text(text)
     ran = broken.fix("--undo", "--yes")
     assert ran.returncode == 0, ran
-    assert "3 files of your own" in said(ran)
+    assert "3 files that you had changed" in said(ran)
     (aside,) = broken.journal.parent.glob("set-aside-*")
     for path, text in written.items():
         assert (aside / "0" / path.relative_to(broken.folder)).read_text() == text
@@ -228,7 +228,7 @@ def test_work_done_long_after_a_kill_is_kept_too(broken: Environment) -> None:
     os.utime(log, (earlier, earlier))
     (broken.site / "mine.py").write_text("MINE = 1\n")
     ran = broken.fix("--undo", "--yes")
-    assert "1 file of your own" in said(ran)
+    assert "1 file that you had changed" in said(ran)
     assert list(broken.journal.parent.glob("set-aside-*/0/lib/**/mine.py"))
     assert not list(broken.journal.parent.glob("set-aside-*/0/lib/**/torchvision/*"))
     assert broken.tree() == before
@@ -303,7 +303,7 @@ def test_variables_that_lead_elsewhere_are_not_heeded(broken: Environment, tmp_p
     on = dict.fromkeys(("PIP_USER", "PIP_DRY_RUN", "PIP_REQUIRE_VIRTUALENV"), "1")
     ran = broken.fix("--yes", **away, **on)
     assert ran.returncode == 0, ran
-    assert "not heeded, to change this environment only: PIP_TARGET, PIP_PREFIX" in said(ran)
+    assert "Ignored, so that only this environment changes: PIP_TARGET, PIP_PREFIX" in said(ran)
     assert broken.imports() == FITTING
     assert not any(Path(path).exists() for path in away.values())
 
@@ -373,7 +373,7 @@ def test_a_training_step_that_no_longer_runs_is_not_better() -> None:
     after = Opinion(verdict="healthy")
     assert better(PASSED, after, ("w",)) == (
         False,
-        "the training step ran before and does not run now",
+        "the training step ran before and no longer does",
     )
 
 
@@ -399,7 +399,7 @@ def test_a_journal_that_lost_its_end_does_not_cost_the_state_before(
     for word in ("--undo", "--resume"):
         ran = broken.fix(word)
         assert ran.returncode == 2, ran
-        assert "the journal tells of no change, and yet" in said(ran)
+        assert "The last fix stopped before its first step, but" in said(ran)
     assert broken.fix("--undo", "--yes").returncode == 0
     assert broken.tree() == before
 
@@ -411,7 +411,7 @@ def test_of_a_damaged_record_the_kept_files_stay(broken: Environment) -> None:
         manifest.truncate(1000)
     ran = broken.fix("--undo")
     assert ran.returncode == 1
-    assert "the record is damaged (its files lie under" in said(ran)
+    assert "The saved files are damaged (" in said(ran)
     broken.fix("--yes")
     assert list(broken.journal.parent.glob("damaged-*/0/lib/python*/site-packages/torchvision*"))
 

@@ -58,7 +58,7 @@ def large_index(folder: Path, large: str = BLOWN_UP) -> str:
 
 def words_after_plan(ran: subprocess.CompletedProcess[str]) -> str:
     """What it prints after the plan, on one line."""
-    return " ".join(ran.stdout.rpartition("--undo.\n")[2].split())
+    return " ".join(ran.stdout.rpartition("--undo\n\n")[2].split())
 
 
 def test_files_that_may_not_grow_bring_everything_back(broken: Environment, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_files_that_may_not_grow_bring_everything_back(broken: Environment, tmp_
     argv = [sys.executable, "-c", LIMITED, *broken.words("--yes")]
     ran = subprocess.run(argv, env=broken.env(), capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran
-    assert "all is as it was before" in words_after_plan(ran)
+    assert "Everything is as it was before" in words_after_plan(ran)
     assert broken.tree() == before
 
 
@@ -120,7 +120,7 @@ def test_a_disk_that_fills_up_brings_everything_back(sound: Path, tmp_path: Path
     ran, same = in_a_small_place(sound, tmp_path, 90, large_index(tmp_path / "large"))
     assert (ran.returncode, same) == (1, True), ran
     assert "No space left" in words_after_plan(ran)
-    assert "all is as it was before" in words_after_plan(ran)
+    assert "Everything is as it was before" in words_after_plan(ran)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not mounts(), reason="no mounts may be made here")
@@ -193,7 +193,7 @@ def test_a_later_journal_is_not_acted_upon(broken: Environment) -> None:
     for word in ("--undo", "--yes"):
         ran = broken.fix(word)
         assert ran.returncode == 2
-        assert "written by a later cudadoctor" in ran.stderr
+        assert "a newer cudadoctor wrote it" in ran.stderr
     assert broken.tree() == before
 
 

@@ -18,12 +18,13 @@ from cudadoctor.installers.verify import Verdict
 from cudadoctor.model.findings import Edit, PackageChange, Plan, Risk, Step
 from cudadoctor.model.machine import Machine
 from cudadoctor.pipeline import Judged
+from cudadoctor.render.terminal import Layout
 from cudadoctor.repair import begin, session
 from cudadoctor.repair.begin import chosen, folder_made, place_of, python_made, tasks_of
 from cudadoctor.repair.journal import Opinion, Root
 from cudadoctor.repair.session import look_words
 from cudadoctor.repair.transaction import better, opinion
-from cudadoctor.repair.words import error_lines, what_remains
+from cudadoctor.repair.words import LEFT, error_lines, proof, what_remains
 from cudadoctor.repair.words import plan as plan_words
 from cudadoctor.rules.diagnose import diagnose
 
@@ -70,21 +71,23 @@ def test_of_each_group_the_first_step_that_can_be_taken_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"needs_root": True}, "needs root"),
-        ({"needs_root": True, "reboot": True}, "needs root and a reboot"),
-        ({"where": "host"}, "on the host"),
-        ({"where": "windows"}, "on the Windows side"),
-        ({"risk": Risk.SYSTEM}, "it changes more than this environment"),
-        ({"risk": Risk.PROCESS}, "it changes more than this environment"),
-        ({"commands": (), "manual": "Look."}, "by hand"),
-        ({"edits": (Edit(file="pyproject.toml", what="x"),)}, "a file is changed by hand first"),
-        ({"verified": False}, "it does not resolve"),
+        ({"needs_root": True}, "root"),
+        ({"needs_root": True, "reboot": True}, "root"),
+        ({"where": "host", "needs_root": True}, "host"),
+        ({"where": "windows"}, "windows"),
+        ({"risk": Risk.SYSTEM}, "more"),
+        ({"risk": Risk.PROCESS}, "more"),
+        ({"commands": (), "manual": "Look."}, "hand"),
+        ({"edits": (Edit(file="pyproject.toml", what="x"),)}, "hand"),
+        ({"edits": (Edit(file="/etc/x", what="x", mode="write"),), "needs_root": True}, "root"),
+        ({"verified": False}, "unresolved"),
     ],
 )
 def test_what_needs_more_than_the_environment_is_left(changes: dict[str, Any], why: str) -> None:
     found = chosen(Plan(steps=(step("one", **changes),)))
     assert (found.steps, found.shell) == ((), ())
     assert [(left.step.id, left.why) for left in found.left] == [("one", why)]
+    assert why in LEFT
 
 
 def test_where_a_new_environment_is_made_the_old_one_is_left() -> None:
@@ -116,30 +119,73 @@ def judged(*steps: Step) -> Judged:
     return Judged(machine=machine, diagnosis=diagnosis, plan=Plan(steps=steps))
 
 
+def shown(result: Judged, place: begin.Place | None = None) -> list[str]:
+    return [line.text for line in plan_words(result, chosen(result.plan), place, Layout())]
+
+
+def test_a_plan_says_what_is_wrong_what_is_done_what_is_not_and_the_way_back() -> None:
+    driver = step("driver", commands=(("apt", "install", "x"),), needs_root=True)
+    place = begin.Place(prefix="/v", roots=(), python="/v/bin/python")
+    lines = shown(judged(step("torch"), driver), place)
+    places = [
+        lines.index(text)
+        for text in (
+            "✗ PyTorch cannot use your GPU: GPU 0 (NVIDIA GeForce RTX 4090) is lost: it no longer",
+            "cudadoctor will do this in /v:",
+            "      pip install torch",
+            "These steps need root. Run them yourself:",
+            "      sudo apt install x",
+            "To undo it later: cudadoctor fix --undo",
+        )
+        if text in lines or "4090" not in text
+    ]
+    assert places == sorted(places)
+    assert lines[0].startswith("✗ ")
+    told = " ".join(lines)
+    assert not any(word in told for word in ("journal", "forget", "aside", "-cause"))
+
+
 def test_a_variable_of_the_shell_is_told_with_its_line_and_why_it_is_left() -> None:
     result = judged(step("v", commands=(), variables={"LD_PRELOAD": None}, risk=Risk.PROCESS))
-    shown = "\n".join(plan_words(result, chosen(result.plan), None, 80))
-    assert "     unset LD_PRELOAD" in shown
-    assert "No program can change the shell that started it" in shown
-    remains = " ".join(what_remains(result, chosen(result.plan), 80))
-    assert "No step is known" not in remains
-    assert "typed in your shell" in remains
+    lines = shown(result)
+    assert "      unset LD_PRELOAD" in lines
+    assert "Type this in your shell, since no program can set it for you:" in lines
+    assert what_remains(result, chosen(result.plan)).endswith("run: cudadoctor check")
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"needs_root": True, "commands": (("modprobe", "nvidia"),)}, "     sudo modprobe nvidia"),
-        ({"where": "host", "commands": (("modprobe", "x"),)}, "     modprobe x"),
-        ({"commands": (), "manual": "Take out the riser."}, "  Take out the riser."),
+        ({"needs_root": True, "commands": (("modprobe", "nvidia"),)}, "      sudo modprobe nvidia"),
+        ({"where": "host", "commands": (("modprobe", "x"),)}, "      modprobe x"),
+        ({"commands": (), "manual": "Take out the riser."}, "    Take out the riser."),
     ],
 )
 def test_what_is_left_to_the_user_is_told_with_the_line_to_type(
     changes: dict[str, Any], line: str
 ) -> None:
-    result = judged(step("one", **changes))
-    shown = list(plan_words(result, chosen(result.plan), None, 80))
-    assert line in shown
+    assert line in shown(judged(step("one", **changes)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("", "", None),
+        ("", "a b", "The training step passes 2 of 2 stages (before: it did not run)."),
+        ("-a", "a b", "The training step passes 2 of 2 stages (before: 0 of 1)."),
+        ("a -b", "a -b", "The training step passes 1 of 2 stages (before: 1 of 2)."),
+    ],
+)
+def test_the_training_step_is_the_proof(before: str, after: str, told: str | None) -> None:
+    def opinion_of(stages: str) -> Opinion:
+        words = stages.split()
+        return Opinion(
+            verdict="broken",
+            smoke_passed=tuple(word for word in words if word[0] != "-"),
+            smoke_failed=tuple(word for word in words if word[0] == "-"),
+        )
+
+    assert proof(opinion_of(before), opinion_of(after)) == told
 
 
 # --- where -------------------------------------------------------------------------------------
@@ -232,7 +278,7 @@ def test_the_new_environments_python_is_the_one_that_its_commands_name() -> None
         ("system", "/usr", "belongs to the system"),
         ("system", "/usr/local", "belongs to the system"),
         ("pipx", "/h/.local/pipx/venvs/a", "reinstall it with pipx"),
-        ("embedded", "/opt/blender", "part of a program"),
+        ("embedded", "/opt/blender", "part of another program"),
         ("venv", "/v", None),
         ("conda", "/envs/a", None),
         ("user", "/h/.pyenv/versions/3.11", None),
@@ -257,7 +303,7 @@ def test_who_runs_in_it_is_named() -> None:
     assert begin.running([]) is None
     sentence = begin.running([f"python t{number}.py ({number})" for number in range(1, 6)]) or ""
     assert sentence.startswith(
-        "python t1.py (1), python t2.py (2), python t3.py (3) and 2 more run in"
+        "python t1.py (1), python t2.py (2), python t3.py (3) and 2 more are running in"
     )
 
 
@@ -338,20 +384,20 @@ def test_each_file_system_needs_room_for_what_goes_there() -> None:
     download = 3_000_000_000
     needs = {need.what: need.bytes for need in begin.needs(download, "/v", "/tmp", None, 0)}
     installed = begin.unpacked(3_000_000_000) + begin.SPARE_BYTES
-    assert needs == {"the packages": installed, "the downloads": 3_000_000_000}
+    assert needs == {"packages": installed, "downloads": 3_000_000_000}
     more = begin.needs(download, "/v", "/tmp", "/h/.cache/pip", 7)
     assert {need.what for need in more} - needs.keys() == {
-        "a copy of what is there",
-        "the package cache",
+        "copy",
+        "cache",
     }
 
 
 def test_a_disk_that_is_too_small_is_told_with_both_numbers() -> None:
-    need = begin.Need(folder="/", bytes=10**18, what="the packages")
+    need = begin.Need(folder="/", bytes=10**18, what="packages")
     sentence = begin.lacking((need,))
     assert sentence is not None
-    assert sentence.startswith("1000000000.0 GB are needed under / for the packages, and ")
-    assert begin.lacking((begin.Need(folder="/no/such/folder", bytes=0, what="x"),)) is None
+    assert sentence.startswith("/ needs 1000000000.0 GB for the packages but has ")
+    assert begin.lacking((begin.Need(folder="/no/such/folder", bytes=0, what="cache"),)) is None
 
 
 # --- better or not -----------------------------------------------------------------------------

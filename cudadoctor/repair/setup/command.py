@@ -163,9 +163,11 @@ def setup(folder: str, options: Options) -> int:
     """Make the environment and prove it. 0 if the training step passed in it, else 1."""
     refuse_contradictions(options)
     if options.manager and BY_NAME[options.manager].new is None:
-        refuse("setup makes folders, no images: cudadoctor fix --as dockerfile prints a Dockerfile")
+        refuse(
+            "setup makes a folder, not an image. For a Dockerfile: cudadoctor fix --as dockerfile"
+        )
     if not folder.strip():
-        refuse("DIR is empty: name a folder that is not there yet")
+        refuse("DIR is empty: name the folder for the new environment")
     place = making.looked_at(folder)
     if sentence := making.refusal(place):
         refuse(sentence)
@@ -249,7 +251,7 @@ def _planned(
 def _agreed(place: Place) -> bool:
     """Whether the user lets it be made; if nobody can be asked, that is wrong use."""
     if not sys.stdin.isatty():
-        refuse("nothing was made, since nobody can be asked here: add --yes")
+        refuse("cannot ask without a terminal: add --yes to make the environment")
     name = inert(place.path)
     first = f"Type y to make {name}"
     if place.ours:
