@@ -190,7 +190,7 @@ def _table(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["es"])
 def test_every_sentence_is_translated(name: str) -> None:
     every = _said() | _helped() | _told() | _evidence_texts()
-    missing = sorted(every - set(_table(name)))
+    missing = sorted(every - {"", "?", "PyTorch"} - set(_table(name)))
     assert not missing, "without a translation:\n" + "\n".join(missing)
 
 
