@@ -16,12 +16,13 @@ from cudadoctor.model.findings import (
     Severity,
     Step,
 )
-from cudadoctor.model.machine import Machine, OptStr, PciGpu, StrPair
+from cudadoctor.model.machine import Gpu, Machine, OptStr, PciGpu, StrPair
 from cudadoctor.model.trust import Foreign, is_doctors_own, typed
 from cudadoctor.render import Report, inert
 from cudadoctor.render.evidence import NBSP, gpu_list, model_name
 from cudadoctor.render.shells import command_lines
 
+_MANY_GPUS = 3
 _HARMLESS = ("not-environment", "torch-bug")
 """Causes that lie outside of the environment."""
 
@@ -497,7 +498,17 @@ def _gpus(machine: Machine, say: Language) -> str:
             return say("{count} on the PCI bus, none named by the driver", count=len(on_bus))
         silent = gpus is None and (machine.pci is None or machine.driver.nvml.loads)
         return say("not known") if silent else say("no NVIDIA GPU")
-    return gpu_list(gpus, say, details=True).replace(NBSP, " ")
+    names = [_gpu(gpu) for gpu in gpus]
+    if len(names) > _MANY_GPUS and len(set(names)) == 1:
+        return f"{len(names)} x {names[0]}"
+    return "; ".join(names)
+
+
+def _gpu(gpu: Gpu) -> str:
+    """With its whole name: these lines are what a maintainer reads, and this doctor again."""
+    memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+    code = f"sm_{gpu.capability}".replace(".", "") if gpu.capability else ""
+    return ", ".join(filter(None, (gpu.name or "?", memory, code)))
 
 
 def _torch(machine: Machine, say: Language) -> str:
