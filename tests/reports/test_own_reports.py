@@ -14,7 +14,8 @@ from cudadoctor.cli import saved
 from cudadoctor.cli.saved import facts_in
 from cudadoctor.locale.language import Language
 from cudadoctor.model import factfile
-from cudadoctor.render import Report, json_v1, markdown, terminal
+from cudadoctor.render import Report, evidence, json_v1, markdown, terminal
+from cudadoctor.reports import doctor
 from cudadoctor.reports.reading import read_report
 
 ERRORS = {
@@ -56,7 +57,7 @@ def test_the_report_of_a_host_yields_its_facts_again(name: str, form: str) -> No
     judged = pipeline.judge(machine)
     assert judged.diagnosis.primary == name.removesuffix("-on-windows")
     assert machine.torch.text is not None
-    assert [gpu.name for gpu in machine.gpus or ()] == ["NVIDIA GeForce RTX 4090"]
+    assert [(gpu.name or "")[-8:] for gpu in machine.gpus or ()] == ["RTX 4090"]
     assert machine.driver.version is not None
 
 
@@ -65,6 +66,66 @@ def test_a_healthy_report_names_no_cause(name: str) -> None:
     shown = pipeline.report(pipeline.judge(healthy_machine(name)))
     for text in (on_terminal(shown, 80), as_comment(shown)):
         assert report_of(text).diagnosis.primary is None
+
+
+PAGE = """\
+I updated yesterday.
+
+✗ {answer}
+
+  Why       Some reason: CUDA error: out of memory.
+  Evidence  loaded kernel module  575.64.05  /proc/driver/nvidia/version
+            torch CUDA version    12.4       torch/version.py
+  More      cudadoctor explain wsl-setup
+
+  {status}
+  1 error · 80 causes ruled out · ~/venv/bin/python (3.12.3) · 4.2 s
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "primary", "verdict"),
+    [
+        ("WSL does not reach the GPU.", "wsl-setup", "broken"),
+        ("Probably: WSL does not reach the GPU.", "wsl-setup", "broken"),
+        ("Possibly: WSL does not reach the GPU.", "wsl-setup", "undecided"),
+        ("Not enough information to decide. Most likely: WSL.", "wsl-setup", "undecided"),
+    ],
+)
+def test_the_answer_says_how_sure_a_pasted_cause_is(
+    answer: str, primary: str, verdict: str
+) -> None:
+    again = report_of(PAGE.format(answer=answer, status="")).diagnosis
+    assert (again.primary, again.verdict) == (primary, verdict)
+    assert [finding.cause for finding in again.roots] == [primary]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "✗ driver 575.64.05 (open)   ✓ GPU 2 × RTX 4090, 24 GiB   ✓ torch 2.6.0 (CUDA 12.4)",
+        "error driver 575.64.05 (open)   ok GPU 2 x RTX 4090, 24 GiB   ok torch 2.6.0 (CUDA 12.4)",
+    ],
+)
+def test_the_line_of_signs_is_read(status: str) -> None:
+    machine = read_report(PAGE.format(answer="It fails.", status=status), knowledge.load())
+    assert str(machine.driver.kernel) == "575.64.05"
+    assert machine.driver.flavour == "open"
+    assert str(machine.torch.text) == "2.6.0"
+    assert [(gpu.name, gpu.memory_bytes) for gpu in machine.gpus or ()] == 2 * [
+        ("RTX 4090", 24 << 30)
+    ]
+
+
+def test_what_the_line_of_signs_lacks_is_absent() -> None:
+    status = "– no driver   – no NVIDIA GPU   ✗ torch not installed"
+    machine = read_report(PAGE.format(answer="It fails.", status=status), knowledge.load())
+    assert (machine.gpus, machine.driver.installed, machine.torch.installed) == ((), False, False)
+
+
+def test_the_labels_that_are_read_are_those_of_evidence() -> None:
+    shown = {path: fact.label for path, fact in evidence.facts().fact.items()}
+    assert {label: path for path, label in shown.items() if label in doctor.LABELS} == doctor.LABELS
 
 
 def test_what_is_merely_possible_is_not_made_likely_by_pasting_it() -> None:
