@@ -17,7 +17,13 @@ _END = re.compile(
     r"(?:healthy|warnings|broken) {2,6}\S|undecided the |"
     rf"cudadoctor \d{{1,3}}\.\d.{{0,40}}, knowledge of \d|{_COUNTS.pattern}"
 )
-_GATE = ("healthy  ", "warnings  ", "broken  ", "undecided the ", ", knowledge of ")
+_GATE: tuple[str, ...] = (
+    "healthy  ",
+    "warnings  ",
+    "broken  ",
+    "undecided the ",
+    ", knowledge of ",
+)
 _GATE += (" causes ruled out", "cudadoctor explain ")
 _ANSWER = re.compile(r"(?:[✓✗!?·]|(?:ok|error|warning|undecided|info):) \S")
 """How each finding begins on a terminal, the answer first."""

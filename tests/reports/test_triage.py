@@ -52,8 +52,8 @@ def test_a_comment_begins_with_the_root_cause_and_how_sure_it_is() -> None:
 
 
 def test_a_comment_shows_the_line_that_tells_it_once() -> None:
-    rows = [line for line in comment_on(f"Hello\n\n{OLD_DRIVER}") if line.startswith("| `report`")]
-    assert rows == [f"| `report` | `{OLD_DRIVER}` | line 3 |"]
+    rows = [line for line in comment_on(f"Hello\n\n{OLD_DRIVER}") if line.startswith("| report")]
+    assert rows == [f"| report | `{OLD_DRIVER}` | line 3 |"]
 
 
 def test_a_comment_does_not_doubt_the_root_cause_that_it_names() -> None:
