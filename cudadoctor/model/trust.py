@@ -271,7 +271,8 @@ _MADE = rf"{_NEW}(?:/bin/python|\\Scripts\\python\.exe|\\python\.exe)?"
 _PYTHON = r"python\d\.\d{1,2}"
 _PROGRAMS = frozenset(
     """
-    $PYTHON py uv pip conda mamba micromamba pixi poetry pdm cudadoctor apt-get dnf zypper pacman
+    $PYTHON python3 py uv pip conda mamba micromamba pixi poetry pdm cudadoctor apt-get dnf zypper
+    pacman
     mhwd ubuntu-drivers nixos-rebuild modprobe nvidia-modprobe nvidia-smi systemctl dkms akmods
     mokutil kmodgenca update-initramfs dracut dracut-rebuild mkinitcpio ldconfig wsl.exe
     winget wget curl dpkg apk xbps-install emerge
@@ -288,7 +289,7 @@ _ARGUMENTS = frozenset(
     --no-build-isolation --no-cache-dir --python --refresh --shutdown --upgrade
     pip venv ensurepip install uninstall remove create add sync update upgrade full-upgrade refresh
     module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch
-    nvidia torch
+    nvidia torch DEFAULT cache purge --force-reinstall
     nvidia_uvm pci nonfree linux-headers python python3-venv
     -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo /tmp/cuda-keyring.deb
     build-essential base-devel build-base gcc-c++ sys-devel/gcc cuda python3-torch
@@ -323,6 +324,7 @@ _CONDA = frozenset(
 )
 _OTHERS = frozenset(
     {"numpy", "pynvml", "nvidia-ml-py", "triton-windows", "typing-extensions", "filelock", "fsspec"}
+    | {"ninja", "wheel"}
     | {"jinja2", "mpmath", "networkx", "setuptools", "sympy"}
 )
 """What remedies name, and what every torch requires beside NVIDIA's wheels."""
@@ -339,7 +341,7 @@ _INTERFACE = (
     r"|ens\d{1,4}(?:f\d)?(?:np\d)?|ibp\d{1,3}s\d{1,3}"
 )
 _SETTING = (
-    rf"{_INTERFACE}|WARN|"
+    rf"{_INTERFACE}|WARN|INFO|"
     r"\d{1,9}(?:,\d{1,4})*|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
     r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g\+\+-\d{1,2}"

@@ -9,10 +9,11 @@ from cudadoctor.knowledge import load
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.machine import Machine
+from cudadoctor.model.trust import Exit, foreign
 from cudadoctor.reports.document import document
 from cudadoctor.reports.symptoms import symptoms_of
 from cudadoctor.rules.pasted.conditions import CIRCUMSTANCES, FACTS, holds
-from cudadoctor.rules.pasted.reported import VERDICT
+from cudadoctor.rules.pasted.reported import VERDICT, cures
 
 TABLE = symptoms()
 EMPTY = Machine(look="report", symptoms=())
@@ -101,3 +102,25 @@ def test_every_circumstance_is_asked_for() -> None:
 def test_every_row_without_a_meaning_is_asked_for() -> None:
     asked = {condition.partition("seen:")[2] for condition in CONDITIONS} | {VERDICT}
     assert [row.key for row in TABLE.rows if not row.means and row.key not in asked] == []
+
+
+def test_a_command_of_a_cure_is_one_that_a_document_may_lead_to() -> None:
+    """A word that the grammar lacks would leave the reader without the command."""
+    machine, kb = foreign(EMPTY), load()
+    way_out = Exit(machine, kb, None)
+    texts = [(cause, text.cure) for cause, text in TABLE.causes.items()]
+    texts += [(means.cause, means.cure) for row in TABLE.rows for means in row.means if means.cure]
+    ways = [(text, way) for cause, text in texts for way in cures(cause, text, machine, kb)]
+    assert sum(bool(way.commands) for _, way in ways) > 15
+    for text, way in ways:
+        assert way_out.commands(way.commands) is not None, text
+        assert way_out.variables(way.variables) is not None, text
+        assert way.commands or way.variables or way.manual, text
+
+
+def test_a_cure_with_a_shell_s_own_signs_stays_a_sentence() -> None:
+    (way,) = cures("x", "Look at it: `lspci | grep -i nvidia`. Then go on.", foreign(EMPTY), load())
+    assert (way.title, way.commands) == ("Look at it", ())
+    assert way.manual == "`lspci | grep -i nvidia`. Then go on."
+    (way,) = cures("x", "Do it: `sudo a b`, then `sudo c`. Wait.", foreign(EMPTY), load())
+    assert (way.commands, way.needs_root, way.note) == ((("a", "b"), ("c",)), True, "Wait.")

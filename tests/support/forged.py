@@ -250,7 +250,7 @@ OPTIONS = {
     *("-O", "-S", "-fsSLo", "--id", "--needed", "--gpg-auto-import-keys"),
     *("-fsSL", "-o", "-aG", "-I", "-Is", "-l", "-gpu", "-v", "-d", "--create-all", "--device"),
     *("--gpg-auto-import-keys", "--gpus", "--pty", "--rm"),
-    *("--now", "-cgi", "-mig", "-srs"),
+    *("--now", "-cgi", "-mig", "-srs", "--force-reinstall"),
 }
 URL = re.compile(r"[a-z+]+://([^/\s'\"\\]*)", re.I)
 SET = re.compile(
@@ -274,14 +274,14 @@ SYSTEM = re.compile(
 @cache
 def is_known(name: str) -> bool:
     """Whether the tables or the program's own texts hold a package of that name."""
-    quoted = re.compile(rf"[\"' ]{re.escape(name)}(?![\w.-]*[\w-])")
+    quoted = re.compile(rf"[\"' `]{re.escape(name)}(?![\w.-]*[\w-])")
     return bool(SYSTEM.fullmatch(name)) or name in REQUIRED or quoted.search(_texts()) is not None
 
 
 @cache
 def _texts() -> str:
     package = Path(pipeline.__file__).parent
-    folders = ("knowledge/tables", "plan/remedies", "installers", "rules")
+    folders = ("knowledge/tables", "knowledge/symptoms", "plan/remedies", "installers", "rules")
     paths = (path for folder in folders for path in sorted((package / folder).rglob("*")))
     kept = (path for path in paths if path.suffix in (".json", ".py", ".toml"))
     return "\n".join(path.read_text(encoding="utf-8") for path in kept)

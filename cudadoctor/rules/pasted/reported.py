@@ -4,9 +4,13 @@ They judge pasted reports only. A text alone is likely or possible; where the fa
 prove the same cause, the rule that judges hosts finds it too, and says it with certainty.
 """
 
+import re
+import shlex
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
@@ -17,15 +21,20 @@ from cudadoctor.model.findings import (
     Confidence,
     Finding,
     Remedies,
+    Remedy,
+    Risk,
     Severity,
     ranked,
 )
 from cudadoctor.model.machine import Machine, Strings, Symptom
 from cudadoctor.model.rule import Answer, Found, Rule
+from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.plan.remedies import (
     by_hand,
+    container_option,
     device_groups,
     grant_gpu,
+    install_companion,
     install_driver,
     install_packages,
     install_torch,
@@ -35,11 +44,13 @@ from cudadoctor.plan.remedies import (
     proprietary_modules,
     reboot,
     reinstall_torch,
+    set_variables,
     unset_variables,
     upgrade_driver,
     wsl_driver,
 )
 from cudadoctor.plan.remedies.driver import Reason
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import each_once
 from cudadoctor.rules.evidence.signs import driver_system
@@ -181,8 +192,48 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
         ways = _BY_SYMPTOMS[cause](m, kb, seen) if cause in _BY_SYMPTOMS else ()
     if ways:
         return ways
-    title, _, rest = words.partition(". ")
-    return by_hand(f"cure-{cause}", title.rstrip("."), rest or words)
+    return _by_words(f"cure-{cause}", words, m)
+
+
+_COMMANDS = re.compile(r"(?P<title>[^`]+): (?P<run>`[^`]+`(?:, then `[^`]+`)*)")
+"""The first sentence of a cure that ends in commands."""
+_RUNS = {"python", "python3", ".venv-torch/bin/python", "uv", "conda", "sudo", "export", "unset"}
+"""What a command begins with that is the same on every machine."""
+_OF_A_SHELL = re.compile(r"[|;&>*$]|python3? -c ")
+
+
+def _by_words(name: str, words: str, m: Machine) -> Remedies:
+    """A cure as the table says it: its first sentence is the title, or the title and commands."""
+    first, _, rest = words.partition(". ")
+    found = _COMMANDS.fullmatch(first.rstrip("."))
+    if found is None:
+        return by_hand(name, first.rstrip("."), rest or words)
+    title, run = found["title"], re.findall("`([^`]+)`", found["run"])
+    argvs = [shlex.split(line) for line in run]
+    if _OF_A_SHELL.search(found["run"]) or not {argv[0] for argv in argvs} <= _RUNS:
+        return by_hand(name, title, words.removeprefix(f"{title}: "))
+    if argvs[0][0] == "export":
+        pairs = (pair.partition("=") for pair in argvs[0][1:])
+        ways = set_variables(name, title, {name: value for name, _, value in pairs})
+        return tuple(replace(way, note=rest or None) for way in ways)
+    if argvs[0][0] == "unset":
+        return unset_variables(m, *argvs[0][1:])
+    root = argvs[0][0] == "sudo"
+    python = acting(m).python.executable or PLACEHOLDER
+    commands = (argv[1:] if root else argv for argv in argvs)
+    return (
+        Remedy(
+            id=name,
+            title=title,
+            where=keeper_of(m) if root else "here",
+            risk=Risk.SYSTEM if root else Risk.ENVIRONMENT,
+            needs_root=root,
+            commands=tuple(
+                tuple(python if w == "python" else w for w in argv) for argv in commands
+            ),
+            note=rest or None,
+        ),
+    )
 
 
 def _old_driver(m: Machine, kb: Knowledge) -> Remedies:
@@ -197,6 +248,13 @@ _REASONS: dict[str, Reason] = {
     "module-not-built": "not-built",
     "after-kernel-update": "not-built",
 }
+
+
+def _torch(m: Machine, kb: Knowledge) -> Remedies:
+    """The build that fits, where the report says for what; on a Mac there is only one."""
+    if m.platform.system == "Darwin":
+        return install_packages("install-torch", "Install torch", "torch")
+    return install_torch(m, kb) if m.platform.system and m.gpus and m.python.version else ()
 
 
 def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:
@@ -226,6 +284,9 @@ _BY_MACHINE: dict[str, Callable[[Machine], Remedies]] = {
     "container-no-gpu": grant_gpu,
     "container-driver-caps": with_compute,
     "scheduler-no-gpu": grant_gpu,
+    "shm-too-small": lambda m: container_option(
+        m, "shm-size", "Give the container a larger /dev/shm", "--shm-size=8g"
+    ),
     "wsl-setup": wsl_driver,
     # A job's own list is the scheduler's to change.
     "visible-devices-hides-gpu": lambda m: (
@@ -238,8 +299,11 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "jetson-build": jetson_torch,
     "torch-arch-unsupported-new": install_torch,
     "torch-arch-unsupported-old": install_torch,
-    "torch-missing": lambda m, kb: (
-        install_torch(m, kb) if m.platform.system and m.gpus and m.python.version else ()
+    "torch-missing": _torch,
+    "torch-cpu-build": _torch,
+    "torch-install-corrupt": reinstall_torch,
+    "torch-companion-mismatch": lambda m, kb: install_companion(
+        m, kb, *(name for name in ("torchvision", "torchaudio") if m.package(name))
     ),
 }
 _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
