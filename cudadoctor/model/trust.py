@@ -295,12 +295,12 @@ _ARGUMENTS = frozenset(
     build-essential base-devel build-base gcc-c++ sys-devel/gcc cuda python3-torch
     Microsoft.VCRedist.2015+.x64
     $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus
-    --gres=gpu:1 --pty --rm --runtime=containerd --runtime=docker --update-kernel=ALL
-    --output=/etc/cdi/nvidia.yaml --args=iommu=pt all bash cdi configure containerd
-    create-dev-char-symlinks docker docker.io/library/ubuntu generate list num=1 nvidia-smi
-    nvidia-container-toolkit nvidia.com/gpu=all pid,user,etime,cmd remount,size=8G run runtime
-    RegistryDwords /proc/driver/nvidia/params select=1:ngpus=1 switch system ubuntu 65536 /dev/shm
-    /usr/share/keyrings/nvidia-container-toolkit-keyring.asc
+    --security-opt=label=disable --gres=gpu:1 --pty --rm --runtime=containerd --runtime=docker
+    --update-kernel=ALL --output=/etc/cdi/nvidia.yaml --args=iommu=pt all bash cdi configure
+    containerd create-dev-char-symlinks docker docker.io/library/ubuntu generate list num=1
+    nvidia-smi nvidia-container-toolkit nvidia.com/gpu=all pid,user,etime,cmd remount,size=8G run
+    runtime RegistryDwords /proc/driver/nvidia/params select=1:ngpus=1 switch system ubuntu 65536
+    /dev/shm /usr/share/keyrings/nvidia-container-toolkit-keyring.asc
     /etc/yum.repos.d/nvidia-container-toolkit.repo
     /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
     """.split()  # noqa: SIM905
@@ -341,7 +341,7 @@ _INTERFACE = (
     r"|ens\d{1,4}(?:f\d)?(?:np\d)?|ibp\d{1,3}s\d{1,3}"
 )
 _SETTING = (
-    rf"{_INTERFACE}|WARN|INFO|"
+    rf"{_INTERFACE}|WARN|INFO|compute,utility|"
     r"\d{1,9}(?:,\d{1,4})*|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
     r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g\+\+-\d{1,2}"

@@ -139,7 +139,8 @@ def lead_of(step: Step, say: Language) -> str:
 
 
 def _cost_here(step: Step) -> str:
-    plain = step.packages is None and step.risk.value == "system" and not step.needs_root
+    touches = step.needs_root or step.packages or step.risk.value == "environment"
+    plain = not touches and not step.variables
     return "" if plain else cost_of(step)
 
 

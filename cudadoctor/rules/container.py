@@ -15,10 +15,10 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
-    container_option,
     grant_gpu,
     larger_shm,
     restart_container,
+    with_capabilities,
 )
 from cudadoctor.rules.evidence.signs import (
     MISMATCH,
@@ -177,12 +177,7 @@ def container_without_libcuda(m: Machine) -> Answer:
 
 
 def with_compute(m: Machine) -> Remedies:
-    return container_option(
-        m,
-        "driver-capabilities",
-        "Start the container with CUDA's driver library",
-        "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-    )
+    return with_capabilities(m)
 
 
 @rule("container-gpu-lost", title="The container lost its GPU while it was running")

@@ -227,7 +227,7 @@ def _show(numbers: Strings, title: str) -> Remedies:
     return set_variables("set-visible-devices", title, {_NAME: ",".join(numbers)})
 
 
-@rule("scheduler-no-gpu", title="This {scheduler} job has no GPU: it did not request one")
+@rule("scheduler-no-gpu", title="This {scheduler} job did not request a GPU")
 def scheduler_no_gpu(m: Machine) -> Answer:
     """The node has GPUs, but a job sees only those that it requested. Setting
     CUDA_VISIBLE_DEVICES by hand fails, or takes a GPU from somebody else's job.
@@ -262,7 +262,7 @@ def scheduler_no_gpu(m: Machine) -> Answer:
 
 @rule(
     "out-of-memory",
-    title="GPU {which}: the memory is in use by other processes",
+    title="The memory of GPU {which} is in use by other processes",
     severity=WARNING,
 )
 def memory_held_by_others(m: Machine) -> Answer:
@@ -294,7 +294,7 @@ def memory_held_by_others(m: Machine) -> Answer:
     listed = any(gpu.processes for gpu in full)
     return Found(
         evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
-        title=None if listed else "GPU {which}: the memory is in use, but no process is listed",
+        title=None if listed else "The memory of GPU {which} is in use, but no process is listed",
         values={
             "which": [gpu.index for gpu in full],
             "first": full[0].index,

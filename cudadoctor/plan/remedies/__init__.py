@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         raise_nofile,
         restart_container,
         start_mps,
+        with_capabilities,
         without_p2p,
     )
     from cudadoctor.plan.remedies.development import (
@@ -120,6 +121,7 @@ __all__ = [
     "unset_variables",
     "upgrade_driver",
     "vc_runtime",
+    "with_capabilities",
     "without_p2p",
     "wsl_driver",
 ]

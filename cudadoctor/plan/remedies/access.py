@@ -67,8 +67,8 @@ _REQUESTS = {
 _GRANTED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES")
 """What Slurm sets in a job that has a GPU."""
 _JOB_TEXT = (
-    "A running job cannot get a GPU added: start a new one from the login node. In a job script, "
-    "add the line below; in a terminal, use the command."
+    "Start the new job from the login node: a running one cannot get a GPU added. For a batch job, "
+    "add the line to the script."
 )
 _PYXIS = " Keep `--container-image` as it was: Pyxis passes the GPU on."
 _RUN = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
@@ -96,7 +96,12 @@ environment:
 }
 """Options of `docker run` as the lines of a service in a compose file."""
 _POD = {
-    "--gpus all": "resources:\n  limits:\n    nvidia.com/gpu: 1",
+    "--gpus all": """\
+spec:
+  containers:
+    - resources:
+        limits:
+          nvidia.com/gpu: 1""",
     "--shm-size=8g": """\
 spec:
   volumes:
@@ -106,17 +111,19 @@ spec:
     - volumeMounts:
         - {name: shm, mountPath: /dev/shm}""",
     "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility": """\
-env:
-  - name: NVIDIA_DRIVER_CAPABILITIES
-    value: compute,utility""",
+spec:
+  containers:
+    - env:
+        - name: NVIDIA_DRIVER_CAPABILITIES
+          value: compute,utility""",
 }
 """The same in a pod's manifest."""
 _PLUGIN = (
     "`kubectl describe nodes` must list nvidia.com/gpu; if not, the cluster's administrator has "
     "to install NVIDIA's GPU Operator or device plugin."
 )
+_WITH_COMPOSE = " With Compose, add the lines below to the service."
 _DESKTOP = "Docker Desktop needs nothing else: its WSL 2 backend passes the GPU on."
-_SELINUX = "On a host with SELinux (Fedora, RHEL) also add `--security-opt=label=disable`."
 
 
 def grant_gpu(m: Machine) -> Remedies:
@@ -133,9 +140,10 @@ def grant_gpu(m: Machine) -> Remedies:
     if kind == "lxc":
         return _system_container(m)
     if run := _RUN.get(kind):
-        flag = "--runtime nvidia" if m.platform.jetson else _FLAG[kind]
-        started = container_option(m, "grant-gpu", f"Start the container with {flag}", flag)
-        return started if m.platform.jetson else _tested(m, run, started) + _toolkit(m, kind)
+        if m.platform.jetson:
+            title, flag = "Start the container with --runtime nvidia", "--runtime nvidia"
+            return container_option(m, "grant-gpu", title, flag)
+        return (*_tested(m, run), *_toolkit(m, kind))
     if kind == "enroot":
         text = "Add `-e NVIDIA_VISIBLE_DEVICES=all` to your `enroot start` command."
         return by_hand("grant-gpu", "Start the container with the GPU", text, "container")
@@ -153,7 +161,7 @@ def _of_a_job(m: Machine, request: _Request) -> Remedies:
         title=f"Request a GPU from {request.scheduler}",
         risk=Risk.PROCESS,
         manual=_JOB_TEXT + (_PYXIS if m.container.kind == "enroot" else ""),
-        edits=(Edit(file="your job script", what=request.line),),
+        edits=(Edit(file="job.sh", what=request.line),),
         commands=(request.interactive,),
         note=request.note,
     )
@@ -172,8 +180,8 @@ def _apptainer(id: str = "grant-gpu") -> Remedies:  # noqa: A002
             title="Start the container with --nv",
             where="container",
             risk=Risk.PROCESS,
-            manual="Leave the container and start it again with `apptainer exec --nv`, or set this "
-            "before you start it:",
+            manual="Leave the container, set this and start it again; or start it with "
+            "`apptainer exec --nv`.",
             variables={"APPTAINER_NV": "1"},
             note="With SingularityCE it is `singularity exec --nv`, or SINGULARITY_NV=1.",
         ),
@@ -193,12 +201,7 @@ def container_option(
         note = _PLUGIN if option == "--gpus all" else None
     elif run := _RUN.get(kind):
         text = f"Add `{option}` to your `{run} run` command, before the image."
-        if edits:
-            text += " In a compose file, add the lines below to the service."
-        if kind == "podman" and option == _FLAG[kind]:
-            note = _SELINUX
-        if side_of(m) == "wsl" and option == _FLAG["docker"]:
-            note = _DESKTOP
+        text += _WITH_COMPOSE if edits else ""
     elif kind:
         text = f"Change how the container is started; for Docker the option is `{option}`."
     else:
@@ -216,11 +219,29 @@ def container_option(
     )
 
 
+def with_capabilities(m: Machine) -> Remedies:
+    """The driver's libraries for computing, in the words of each runtime."""
+    kind, id = m.container.kind or "", "driver-capabilities"  # noqa: A001
+    title = "Start the container with CUDA's driver library"
+    if kind == "apptainer":
+        return _apptainer(id)
+    if kind == "lxc":
+        text = (
+            "Set nvidia.driver.capabilities=compute,utility with `lxc config set` (LXD) or `incus "
+            "config set` (Incus) on the host, then restart the container."
+        )
+        return by_hand(id, title, text, "host")
+    if kind == "enroot":
+        chosen = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+        step = Remedy(id=id, title=title, where="container", risk=Risk.PROCESS, variables=chosen)
+        return (step,)
+    return container_option(m, id, title, "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+
+
 def _written(m: Machine, option: str) -> tuple[Edit, ...]:
     """What stands for the option in a manifest or a compose file; () where neither is in use."""
     if _kubernetes(m):
-        file = "the pod's manifest" if "spec:" in _POD[option] else "the container in the manifest"
-        return (Edit(file=file, what=_POD[option]),)
+        return (Edit(file="pod.yaml", what=_POD[option]),)
     compose = _COMPOSE.get(option) if m.container.kind == "docker" else None
     return (Edit(file="compose.yaml", what=compose),) if compose else ()
 
@@ -297,12 +318,12 @@ def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
     windows = m.platform.system == "Windows"
     return Remedy(
         id="free-memory",
-        title="Stop the processes you no longer need",
+        title="See whose processes hold the memory",
         where=keeper_of(m),
         risk=Risk.PROCESS,
-        manual=f"Held by {', '.join(names)}.",
+        manual=f"Held by {', '.join(names)}. "
+        "Stop your own; those of other users are theirs to stop.",
         commands=(("nvidia-smi",) if windows else ("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
-        note="The command shows whose they are. Stop only your own.",
     )
 
 
@@ -365,16 +386,16 @@ _KERNEL_LINE: dict[str, tuple[tuple[Edit, ...], Commands]] = {
                 what=f'boot.kernelParams = [ "{_PASSTHROUGH}" ];',
             ),
         ),
-        (("nixos-rebuild", "boot"),),
+        (),
     ),
 }
 """How an option gets onto the kernel's command line, by distribution."""
 _BY_GRUB = (
-    Edit(
-        file="/etc/default/grub",
-        what=f"add {_PASSTHROUGH} to GRUB_CMDLINE_LINUX, then generate grub.cfg again",
-    ),
+    f"Add {_PASSTHROUGH} to GRUB_CMDLINE_LINUX in /etc/default/grub, generate grub.cfg again and "
+    "reboot."
 )
+_REBUILD = "Add the line below, then run `nixos-rebuild switch` as root."
+_REBUILD_BOOT = "Add the line below, run `nixos-rebuild boot` as root and reboot."
 
 
 def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
@@ -395,8 +416,11 @@ def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
         )
         where = "host" if m.platform.virtual and where == "here" else where
         return (quick, *by_hand("p2p-way", "For good: turn ACS off", text, where))
-    edits, commands = _KERNEL_LINE.get(family_of(m), (_BY_GRUB, ()))
-    inside = where != "here"
+    family: str = family_of(m)
+    if where == "host":
+        family = {"apt": "debian", "dnf": "rhel"}.get(_manager_of_host(m), "")
+    edits, commands = _KERNEL_LINE.get(family, ((), ())) if where != "admin" else ((), ())
+    by_nix = _REBUILD_BOOT if edits and not commands else _BY_GRUB
     return (
         quick,
         Remedy(
@@ -405,8 +429,9 @@ def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
             where=where,
             needs_root=True,
             reboot=True,
-            edits=_BY_GRUB if inside else edits,
-            commands=() if inside else commands,
+            edits=edits,
+            commands=commands,
+            manual=None if commands else by_nix,
             note="If it does not help, ACS is left: turn it off in the firmware settings. Virtual "
             "machines that are given devices need both as they are.",
         ),
@@ -467,7 +492,7 @@ _MADE_KNOWN: dict[str, Commands] = {
 _HOSTS = (
     (r"\.(?:el|fc|amzn2023)", "dnf"),
     (r"-default$", "zypper"),
-    (r"^\d+\.\d+\.\d+(?:-\d+|\+deb\d+)-(?:[a-z0-9]+-)*[a-z0-9]+$", "apt"),
+    (r"^\d+\.\d+\.0-\d{2,4}-[a-z]|-pve$|[-+](?:deb\d+-)?(?:cloud-|rt-)?a(?:md|rm)64$", "apt"),
 )
 """A container shows its host's kernel, whose name tells the distribution: 6.8.0-31-generic."""
 _REFUSALS = {
@@ -477,18 +502,31 @@ _REFUSALS = {
 }
 
 
-def _tested(m: Machine, run: str, started: Remedies) -> Remedies:
-    """The same with a container of its own, which shows whether the host passes its GPUs on."""
-    flag = _FLAG[m.container.kind or ""].split()
-    image = "ubuntu" if run == "docker" else "docker.io/library/ubuntu"
-    note = "The command tests the host: it must list your GPU."
-    return tuple(
-        replace(
-            remedy,
-            commands=((run, "run", "--rm", *flag, image, "nvidia-smi"),),
-            note=f"{note} {remedy.note}" if remedy.note else note,
-        )
-        for remedy in started
+def _manager_of_host(m: Machine) -> str:
+    """The package manager of a container's host, "" if its kernel does not tell."""
+    kernel = m.platform.kernel or ""
+    return next((name for shape, name in _HOSTS if re.search(shape, kernel)), "")
+
+
+def _tested(m: Machine, run: str) -> Remedies:
+    """A container of its own shows whether the host passes its GPUs on; then the user's."""
+    kind = m.container.kind or ""
+    flag, image = _FLAG[kind], "ubuntu" if run == "docker" else "docker.io/library/ubuntu"
+    confined = kind == "podman" and _manager_of_host(m) == "dnf"
+    flag += " --security-opt=label=disable" if confined else ""
+    edits = _written(m, flag)
+    text = f"If it lists your GPU, add `{flag}` to your own `{run} run` command, before the image."
+    return (
+        Remedy(
+            id="grant-gpu",
+            title="Test the host, then start your container with the GPU",
+            where="container",
+            risk=Risk.PROCESS,
+            commands=((run, "run", "--rm", *flag.split(), image, "nvidia-smi"),),
+            manual=text + (_WITH_COMPOSE if edits else ""),
+            edits=edits,
+            note=_DESKTOP if side_of(m) == "wsl" else None,
+        ),
     )
 
 
@@ -496,8 +534,7 @@ def _toolkit(m: Machine, kind: str) -> Remedies:
     """NVIDIA's container toolkit on the host; Docker Desktop brings its own."""
     if side_of(m) == "wsl":
         return ()
-    kernel = m.platform.kernel or ""
-    manager = next((name for shape, name in _HOSTS if re.search(shape, kernel)), "")
+    manager = _manager_of_host(m)
     source = f"deb [signed-by={_KEY}] {_REPOSITORY}/stable/deb/$(ARCH) /"
     note = f'Needed if the start fails with "{_REFUSALS[kind]}".'
     if kind != "podman":
@@ -505,13 +542,13 @@ def _toolkit(m: Machine, kind: str) -> Remedies:
     return (
         Remedy(
             id="container-toolkit",
-            title="Install the NVIDIA Container Toolkit on the host",
+            title="Install the NVIDIA Container Toolkit",
             where="host",
             needs_root=True,
             manual=None
             if manager
-            else f"Install {_TOOLKIT} with the host's package manager first (NVIDIA's repository "
-            "has it), then:",
+            else f"Before that, install {_TOOLKIT} with the host's package manager (NVIDIA's "
+            "repository has it).",
             edits=(Edit(file=_LIST, what=source, mode="write"),) if manager == "apt" else (),
             commands=_ADDED[manager] + _MADE_KNOWN[kind],
             note=note,
@@ -580,6 +617,8 @@ _LINKS = (
 
 # --- LXC and its relatives, systemd-nspawn -------------------------------------------------------
 
+_UNNAMED = "NAME"
+_DROP_IN = "/etc/systemd/system/systemd-nspawn@{name}.service.d"
 _CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -591,15 +630,19 @@ def _nodes(m: Machine) -> Strings:
 
 def _system_container(m: Machine) -> Remedies:
     """Proxmox by its kernel; LXD, Incus and plain LXC look the same from inside."""
-    kernel, host = m.platform.kernel or "", m.identity.host or ""
+    kernel = m.platform.kernel or ""
     if kernel.endswith("-pve"):
         return _proxmox(m, kernel)
-    which = "`command -v lxc incus pct` on the host shows which one you have."
-    name = host if _INSTANCE.fullmatch(host) else ""
-    return (*(_managed(program, name, which) for program in ("lxc", "incus")), *_plain_lxc(m))
+    return (*(_managed(program, _name(m)) for program in ("lxc", "incus")), *_plain_lxc(m))
 
 
-def _managed(program: str, name: str, which: str) -> Remedy:
+def _name(m: Machine) -> str:
+    """A system container is called as its host name says."""
+    host = m.identity.host or ""
+    return host if _INSTANCE.fullmatch(host) else _UNNAMED
+
+
+def _managed(program: str, name: str) -> Remedy:
     product = {"lxc": "LXD", "incus": "Incus"}[program]
     device = ("config", "device", "add", name, "gpu", "gpu")
     changes = (device, ("config", "set", name, "nvidia.runtime=true"), ("restart", name))
@@ -609,12 +652,12 @@ def _managed(program: str, name: str, which: str) -> Remedy:
     )
     return Remedy(
         id="grant-gpu" if program == "lxc" else f"grant-gpu-{program}",
-        title=f"With {product}: give the container the host's GPU",
+        title=f"Give the {product} container the host's GPU",
         where="host",
         risk=Risk.PROCESS,
-        commands=tuple((program, *change) for change in changes) if name else (),
-        manual=None if name else text,
-        note=which,
+        commands=tuple((program, *change) for change in changes) if name != _UNNAMED else (),
+        manual=text if name == _UNNAMED else None,
+        note="`command -v lxc incus pct` on the host shows which of them you have.",
     )
 
 
@@ -633,13 +676,13 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
     version = tuple(map(int, re.findall(r"\d+", kernel)[:2]))
     lines = [f"dev{number}: {node}" for number, node in enumerate(_nodes(m))]
     text = (
-        "On the Proxmox host, `pct list` shows the ID of this container. Add the lines below to "
-        "/etc/pve/lxc/ID.conf, then run `pct reboot ID`."
+        "Add these lines on the Proxmox host, then run `pct reboot ID`. There `pct list` shows the "
+        f"ID of {m.identity.host or 'this container'}."
     )
     return (
         Remedy(
             id="grant-gpu",
-            title="Pass the GPU's device nodes to the container in Proxmox",
+            title="Give the Proxmox container the host's GPU",
             where="host",
             risk=Risk.PROCESS,
             manual=text,
@@ -649,7 +692,6 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
                     what="\n".join(lines if version >= (6, 8) else _raw_lines(m)),
                 ),
             ),
-            commands=(("pct", "list"),),
             note=_same_driver(m),
         ),
     )
@@ -673,10 +715,10 @@ def _plain_lxc(m: Machine) -> Remedies:
     return (
         Remedy(
             id="grant-gpu-lxc",
-            title="With plain LXC: pass the GPU's device nodes to the container",
+            title="Give the plain LXC container the host's GPU",
             where="host",
             risk=Risk.PROCESS,
-            edits=(Edit(file="the container's config in /var/lib/lxc", what=lines),),
+            edits=(Edit(file=f"/var/lib/lxc/{_name(m)}/config", what=lines),),
             note=_same_driver(m),
         ),
     )
@@ -693,11 +735,11 @@ def _nspawn(m: Machine) -> Remedies:
             title="Start the container with the host's GPU",
             where="container",
             risk=Risk.PROCESS,
-            manual="The runtime is not known here. With systemd-nspawn, bind the device nodes and "
-            "allow them, then restart the container:",
+            manual="The kind of this container is not known. With systemd-nspawn, bind and allow "
+            "the device nodes, then restart the container.",
             edits=(
-                Edit(file="the container's .nspawn file in /etc/systemd/nspawn", what=binds),
-                Edit(file="a drop-in of its systemd-nspawn@ service", what=rules),
+                Edit(file=f"/etc/systemd/nspawn/{_name(m)}.nspawn", what=binds),
+                Edit(file=f"{_DROP_IN.format(name=_name(m))}/gpu.conf", what=rules),
             ),
             note=_same_driver(m),
         ),
@@ -748,7 +790,7 @@ def device_groups(m: Machine) -> Remedies:
     wanted = " ".join(f'"{group}"' for group in groups)
     line = f"users.users.{m.identity.user or 'NAME'}.extraGroups = [ {wanted} ];"
     edit = Edit(file="/etc/nixos/configuration.nix", what=line)
-    return (replace(step, edits=(edit,), commands=(("nixos-rebuild", "switch"),), tool=None),)
+    return (replace(step, edits=(edit,), commands=(), manual=_REBUILD, tool=None),)
 
 
 def _groups_inside(m: Machine, group: str) -> Remedies:
@@ -790,8 +832,11 @@ def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
                     mode="write" if gid else "by hand",
                 ),
             ),
-            commands=(("usermod", "-aG", "video", user), *initramfs),
-            note="The nodes belong to root alone, so joining a group is not enough."
-            + ("" if gid else " GID is the number in `getent group video`."),
+            commands=(("usermod", "-aG", "video", user), *initramfs) if gid else (),
+            manual=None
+            if gid
+            else "In the line below, GID is the number that `getent group video` shows. Then, as "
+            f"root, run `usermod -aG video {user}` and reboot.",
+            note="The nodes belong to root alone, so joining a group is not enough.",
         ),
     )

@@ -145,21 +145,18 @@ def unset_variables(m: Machine, *names: str) -> Remedies:
 def _lasting(m: Machine, name: str) -> str:
     """Where the line that sets a variable may stand."""
     if m.platform.system == "Windows":
-        return f"This shell only. To remove it for good, delete {name} in Environment Variables."
+        return f"To remove it for good, delete {name} in Environment Variables."
     if m.container.kind in ("docker", "podman", "containerd"):
         return (
-            f"This shell only. To remove it for good, look for {name} in the Dockerfile and in "
+            f"To remove it for good, look for {name} in the Dockerfile and in "
             "the command that starts the container."
         )
     if m.container.kind == "kubernetes":
-        return f"This shell only. To remove it for good, delete {name} from the pod's manifest."
+        return f"To remove it for good, delete {name} from the pod's manifest."
     if m.container.scheduler:
-        return (
-            f"This shell only. To remove it for good, look for {name} in the job script and in "
-            "~/.bashrc."
-        )
+        return f"To remove it for good, look for {name} in the job script and in ~/.bashrc."
     return (
-        "This shell only. To remove it for good, delete the line that this finds: "
+        "To remove it for good, delete the line that this finds: "
         f"`grep -n {name} ~/.bashrc ~/.profile ~/.zshrc /etc/environment`."
     )
 

@@ -1,0 +1,118 @@
+"""Access to the GPU in the words of each runtime, by what a container tells of its host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from remedy_fixtures import machine, words_of
+
+from cudadoctor.model.findings import Remedy
+from cudadoctor.model.machine import Machine
+from cudadoctor.plan import remedies
+from cudadoctor.render.shells import step_lines
+
+
+def boxed(kind: str, kernel: str = "6.8.0-31-generic", host: str | None = None) -> Machine:
+    return machine(
+        container={"kind": kind},
+        platform={"kernel": kernel, "root": True},
+        identity={"user": "root", "host": host},
+    )
+
+
+def commands(remedy: Remedy) -> list[str]:
+    return [" ".join(argv) for argv in remedy.commands]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "manager"),
+    [
+        ("6.8.0-31-generic", "apt-get"),
+        ("6.8.0-1015-azure", "apt-get"),
+        ("6.1.0-18-cloud-amd64", "apt-get"),
+        ("6.12.38+deb13-amd64", "apt-get"),
+        ("5.14.0-427.el9.x86_64", "dnf"),
+        ("6.11.4-301.fc41.x86_64", "dnf"),
+        ("6.1.102-108.177.amzn2023.x86_64", "dnf"),
+        ("6.4.0-150600.23-default", "zypper"),
+        ("5.14.21-150400.14.10-azure", None),
+        ("6.6.54-1-lts", None),
+    ],
+)
+def test_the_kernel_tells_how_the_host_installs_the_toolkit(
+    kernel: str, manager: str | None
+) -> None:
+    _, toolkit = remedies.grant_gpu(boxed("docker", kernel))
+    installs = [line for line in commands(toolkit) if "install" in line]
+    assert [line.split()[0] for line in installs] == ([manager] if manager else [])
+    assert commands(toolkit)[-1] == "systemctl restart docker"
+    assert bool(toolkit.manual) == (manager is None)
+    assert toolkit.where == "host" and toolkit.needs_root
+
+
+def test_root_of_a_container_is_not_root_of_its_host() -> None:
+    m = boxed("docker")
+    _, toolkit = remedies.grant_gpu(m)
+    step: Any = toolkit
+    assert all(
+        line.startswith("sudo ")
+        for line in step_lines(step, m)
+        if line.startswith(("sudo ", "apt-get", "nvidia-ctk", "systemctl"))
+    )
+    assert "sudo systemctl restart docker" in step_lines(step, m)
+
+
+def test_docker_desktop_needs_no_toolkit() -> None:
+    found = remedies.grant_gpu(machine("rtx3060-wsl", container={"kind": "docker"}))
+    assert [remedy.id for remedy in found] == ["grant-gpu"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "ids"),
+    [
+        ("6.8.12-4-pve", ["grant-gpu"]),
+        ("6.8.0-31-generic", ["grant-gpu", "grant-gpu-incus", "grant-gpu-lxc"]),
+    ],
+)
+def test_proxmox_is_not_lxd(kernel: str, ids: list[str]) -> None:
+    found = remedies.grant_gpu(boxed("lxc", kernel, "trainer"))
+    assert [remedy.id for remedy in found] == ids
+    words = words_of(found[0])
+    assert ("lxc config" in words) != ("dev0: /dev/nvidia0" in words)
+    assert ("lxc config device add trainer gpu gpu" in commands(found[0])) == (len(ids) > 1)
+
+
+def test_an_older_proxmox_gets_the_lines_of_lxc() -> None:
+    (found,) = remedies.grant_gpu(boxed("lxc", "5.15.108-1-pve"))
+    assert "lxc.cgroup2.devices.allow: c 195:* rwm" in found.edits[0].what
+    assert "dev0" not in found.edits[0].what
+
+
+@pytest.mark.parametrize(("host", "known"), [("3f2a9c1b7d5e", True), ("gpu-box", False)])
+def test_a_container_is_restarted_by_its_id(host: str, known: bool) -> None:
+    first, links = remedies.restart_container(boxed("docker", host=host))
+    assert commands(first) == (["docker restart 3f2a9c1b7d5e"] if known else [])
+    assert "create-dev-char-symlinks" in commands(links)[0]
+
+
+def test_podman_on_fedora_needs_a_label() -> None:
+    fedora = remedies.grant_gpu(boxed("podman", "6.11.4-301.fc41.x86_64"))[0]
+    debian = remedies.grant_gpu(boxed("podman", "6.1.0-18-amd64"))[0]
+    assert "--security-opt=label=disable" in commands(fedora)[0]
+    assert "--security-opt" not in words_of(debian)
+
+
+def refused(group: str, distro: str = "ubuntu") -> Machine:
+    nodes = [{"path": "/dev/nvidia0", "errno": 13, "mode": 384, "group": group}]
+    return machine(driver={"nodes": nodes}, platform={"distro": distro, "distro_like": []})
+
+
+def test_nodes_of_root_alone_need_an_option_of_the_module() -> None:
+    (found,) = remedies.device_groups(refused("root"))
+    assert "NVreg_DeviceFileGID=44" in found.edits[0].what and found.edits[0].mode == "write"
+    assert found.reboot and commands(found)[0] == "usermod -aG video ada"
+    (found,) = remedies.device_groups(refused("root", "arch"))
+    assert not found.commands and "getent group video" in (found.manual or "")
+    (found,) = remedies.device_groups(refused("video"))
+    assert not found.edits and not found.reboot
