@@ -6,10 +6,9 @@
 #   installed in the image does not help: CUDA needs the host's.
 #
 
-# 1. Start the container with --gpus all (outside the container)
-#    Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the
-#    lines below to the service.
-#    The command tests the host: it must list your GPU.
+# 1. Test the host, then start your container with the GPU (outside the container)
+#    If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image.
+#    With Compose, add the lines below to the service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -19,7 +18,7 @@
 #                count: all
 #                capabilities: [gpu]
 #      docker run --rm --gpus all ubuntu nvidia-smi
-# Or: Install the NVIDIA Container Toolkit on the host (on the host)
+# Or: Install the NVIDIA Container Toolkit (on the host)
 #    Needed if the start fails with "could not select device driver "" with capabilities:
 #    [[gpu]]". The restart stops the containers that run.
 #      printf '%s\n' 'deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.asc] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /' | sudo tee /etc/apt/sources.list.d/nvidia-container-toolkit.list >/dev/null
@@ -32,8 +31,8 @@
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
 
-printf '%s\n' 'Start the container with --gpus all (outside the container):'
-printf '%s\n' '  Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the lines below to the service.'
+printf '%s\n' 'Test the host, then start your container with the GPU (outside the container):'
+printf '%s\n' '  If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image. With Compose, add the lines below to the service.'
 printf '%s\n' '  In compose.yaml:'
 printf '%s\n' '    deploy:'
 printf '%s\n' '      resources:'

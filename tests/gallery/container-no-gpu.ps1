@@ -7,10 +7,9 @@
 #
 $ErrorActionPreference = 'Stop'
 
-# 1. Start the container with --gpus all (outside the container)
-#    Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the
-#    lines below to the service.
-#    The command tests the host: it must list your GPU.
+# 1. Test the host, then start your container with the GPU (outside the container)
+#    If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image.
+#    With Compose, add the lines below to the service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -20,7 +19,7 @@ $ErrorActionPreference = 'Stop'
 #                count: all
 #                capabilities: [gpu]
 #      & 'docker' 'run' '--rm' '--gpus' 'all' 'ubuntu' 'nvidia-smi'
-# Or: Install the NVIDIA Container Toolkit on the host (on the host)
+# Or: Install the NVIDIA Container Toolkit (on the host)
 #    Needed if the start fails with "could not select device driver "" with capabilities:
 #    [[gpu]]". The restart stops the containers that run.
 #      Set-Content -LiteralPath '/etc/apt/sources.list.d/nvidia-container-toolkit.list' -Value 'deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.asc] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /'
@@ -33,8 +32,8 @@ $ErrorActionPreference = 'Stop'
 # Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
-Write-Output 'Start the container with --gpus all (outside the container):'
-Write-Output '  Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the lines below to the service.'
+Write-Output 'Test the host, then start your container with the GPU (outside the container):'
+Write-Output '  If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image. With Compose, add the lines below to the service.'
 Write-Output '  In compose.yaml:'
 Write-Output '    deploy:'
 Write-Output '      resources:'

@@ -8,10 +8,9 @@
 #
 set -eu
 
-# 1. Start the container with --gpus all (outside the container)
-#    Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the
-#    lines below to the service.
-#    The command tests the host: it must list your GPU.
+# 1. Test the host, then start your container with the GPU (outside the container)
+#    If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image.
+#    With Compose, add the lines below to the service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -21,7 +20,7 @@ set -eu
 #                count: all
 #                capabilities: [gpu]
 #      docker run --rm --gpus all ubuntu nvidia-smi
-# Or: Install the NVIDIA Container Toolkit on the host (on the host)
+# Or: Install the NVIDIA Container Toolkit (on the host)
 #    Needed if the start fails with "could not select device driver "" with capabilities:
 #    [[gpu]]". The restart stops the containers that run.
 #      sudo tee /etc/apt/sources.list.d/nvidia-container-toolkit.list >/dev/null <<'EOF'
@@ -37,8 +36,8 @@ set -eu
 #    cudadoctor check --python /home/ada/venv/bin/python
 
 cat <<'END'
-Start the container with --gpus all (outside the container):
-  Add `--gpus all` to your `docker run` command, before the image. In a compose file, add the lines below to the service.
+Test the host, then start your container with the GPU (outside the container):
+  If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image. With Compose, add the lines below to the service.
   In compose.yaml:
     deploy:
       resources:

@@ -16,8 +16,8 @@ function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status
 
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    This shell only. To remove it for good, delete the line that this finds: `grep -n
-#    CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
+#    To remove it for good, delete the line that this finds: `grep -n CUDA_VISIBLE_DEVICES
+#    ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
 #    Type this in your own shell too: a script cannot:
 set -e CUDA_VISIBLE_DEVICES
 

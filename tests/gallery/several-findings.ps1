@@ -17,8 +17,8 @@ $empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
 $null = New-Item -ItemType Directory $empty; Set-Location $empty
 
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    This shell only. To remove it for good, delete the line that this finds: `grep -n
-#    CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
+#    To remove it for good, delete the line that this finds: `grep -n CUDA_VISIBLE_DEVICES
+#    ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
 #    Type this in your own shell too: a script cannot:
 Remove-Item Env:CUDA_VISIBLE_DEVICES -ErrorAction SilentlyContinue
 

@@ -17,8 +17,8 @@ HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
 trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    This shell only. To remove it for good, delete the line that this finds: `grep -n
-#    CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
+#    To remove it for good, delete the line that this finds: `grep -n CUDA_VISIBLE_DEVICES
+#    ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
 #    Type this in your own shell too: a script cannot:
 unset CUDA_VISIBLE_DEVICES
 
