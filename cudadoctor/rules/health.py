@@ -13,8 +13,8 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, power_cycle, reboot, replace_gpu, reset_gpus
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies import by_hand, replace_gpu, reset_gpus, restart
+from cudadoctor.plan.remedies.process import keeper_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     LOST,
     RESET_REQUIRED,
@@ -27,6 +27,7 @@ from cudadoctor.rules.evidence.signs import (
     live_gpus,
     log_text,
     nvidia_pci,
+    on_linux,
 )
 
 _FELL_OFF = 79
@@ -75,8 +76,9 @@ def gpu_lost(m: Machine) -> Answer:
     container-gpu-lost, and a restart of the container cures it. In a job, errors 4 and 999 can
     belong to GPUs of other jobs, which is no fault.
 
-    Fix: restart. If that does not bring the GPU back, cut the power for a minute. If it drops out
-    again, check power cables, riser, power supply, temperature and slot, then use the warranty.
+    Fix: restart the machine. If that does not bring the GPU back, cut the power for a minute. If it
+    drops out again, check its power cables, riser, slot, power supply and temperature, and look for
+    PCIe (AER) errors in `dmesg`. Then use the warranty.
     """
     code = driver_code(m)
     gone = [
@@ -142,15 +144,26 @@ def _evidence(m: Machine, gone: bool, dead: bool, fell: OptStr) -> Strings:
 
 def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
     waiting = [gpu for gpu in gone if gpu.code == RESET_REQUIRED]
-    text = (
-        "In a virtual machine, stop the instance and start it again: it usually moves to other "
-        "hardware. Report the GPU to the provider."
-        if m.platform.virtual
-        else "If the GPU drops out again after a cold start, check its power cables, riser, slot "
-        "and temperature, and look for PCIe (AER) errors in `dmesg`. Then use the warranty."
-    )
-    check = by_hand("gpu-hardware", "Check the GPU's hardware", text, keeper_of(m))
-    return (reset_gpus(m, *waiting) if waiting else ()) + power_cycle(m) + check
+    if notebook_of(m):
+        return restart(m)
+    if waiting and waiting == gone:
+        return reset_gpus(m, *waiting) + restart(m)
+    rented = m.platform.virtual and on_linux(m)
+    check = by_hand("gpu-hardware", *(_RENTED if rented else _DROPS_OUT), keeper_of(m))
+    return (reset_gpus(m, *waiting) if waiting else ()) + restart(m, _COLD) + check
+
+
+_COLD = "If the GPU is still missing, shut down, cut the power for a minute and start again."
+_DROPS_OUT = (
+    "Check the GPU's hardware",
+    "If the GPU drops out again after a cold start, check its power cables, riser, slot and "
+    "temperature. Then use the warranty.",
+)
+_RENTED = (
+    "Move the virtual machine to other hardware",
+    "Stop the instance and start it again: in the cloud it usually moves to another host. Report "
+    "the GPU to the provider.",
+)
 
 
 @rule(
@@ -186,7 +199,7 @@ def gpu_ecc(m: Machine) -> Answer:
                 severity=ERROR if message or grave else WARNING,
                 remedies=replace_gpu(m, bad[0])
                 if state == "remap_failed"
-                else reset_gpus(m, *bad) + reboot(m),
+                else reset_gpus(m, *bad) + restart(m),
             )
     logged = _logged(m)
     if not logged and message is None:
@@ -203,7 +216,7 @@ def gpu_ecc(m: Machine) -> Answer:
         else "A program stopped with an uncorrectable memory error (ECC) of the GPU",
         severity=ERROR if message or any(x.code in _ECC_FATAL for x in logged) else WARNING,
         sure=message,
-        remedies=(reset_gpus(m, *hurt) if hurt else ()) + reboot(m),
+        remedies=(reset_gpus(m, *hurt) if hurt else ()) + restart(m),
     )
 
 
@@ -279,7 +292,7 @@ def driver_hangs(m: Machine) -> Answer:
         title="GPU {gpu} hangs: {call} does not return" if "gpu" in values else None,
         why=_AFTER_THE_START if later else None,
         confidence=LIKELY if sure else POSSIBLE,
-        remedies=power_cycle(m, _HUNG),
+        remedies=restart(m, _HUNG),
     )
 
 
@@ -329,7 +342,7 @@ def xid_of_the_device(m: Machine) -> Answer:
         yields_to=_with_the_lost(newest, m),
         remedies=_plug_in(m, _CABLES)
         if cables
-        else (reset_gpus(m, *hurt) if hurt else ()) + reboot(m),
+        else (reset_gpus(m, *hurt) if hurt else ()) + restart(m),
     )
 
 
@@ -360,7 +373,7 @@ def recovery_wanted(m: Machine) -> Answer:
                 values={"which": _called(xid, m), "action": action},
                 sure=False,
                 yields_to=_with_the_lost(xid, m),
-                remedies=reset + reboot(m),
+                remedies=reset + restart(m),
             )
     return None
 
@@ -395,7 +408,7 @@ def fault_of_a_switch(m: Machine) -> Answer:
         evidence=("driver.log",),
         values={"code": fatal[-1]},
         sure=False,
-        remedies=reboot(m),
+        remedies=restart(m),
     )
 
 

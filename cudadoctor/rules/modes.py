@@ -32,6 +32,7 @@ from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,
     cuda_works,
+    gpu_nodes,
     has_fabric,
     host_error_with,
     live_gpus,
@@ -88,7 +89,7 @@ _FABRIC = {
     "absent": "The fabric manager is not installed (CUDA error 802)",
     "inactive": "The fabric manager is not running (CUDA error 802)",
     "failed": "The fabric manager has failed (CUDA error 802)",
-    "differs": "Fabric manager {version} does not match driver {driver} (CUDA error 802)",
+    "differs": "The fabric manager ({version}) does not match driver {driver} (CUDA error 802)",
 }
 
 
@@ -98,13 +99,15 @@ def _start_fabric(m: Machine) -> Remedies:
         return ()
     driver, state = m.driver.version or "", m.driver.fabric.manager
     commands = fabric_commands(m) if not m.container.kind else ()
-    text, title = None, "Restart the fabric manager" if state == "active" else _START
+    text, title = None, _START
     if not commands:
         commands = (("systemctl", "enable", "--now", "nvidia-fabricmanager"),)
         text = f"nvidia-fabricmanager must be installed in exactly the driver's version, {driver}."
         text = text if driver else "nvidia-fabricmanager must have exactly the driver's version."
     elif len(commands) > 1:
         title = f"Install and start fabric manager {driver}"
+    elif state == "active":
+        title = "Restart the fabric manager"
     notes = ["Stop CUDA programs first and start them again afterwards."]
     if any(gpu.capability and gpu.capability >= _FIRST_WITH_NVLINK_5 for gpu in m.gpus or ()):
         notes.append("GPUs with NVLink 5 also need the package nvlsm and the module ib_umad.")
@@ -184,7 +187,7 @@ def gpu_excluded(m: Machine) -> Answer:
 
 @rule("compute-mode", title="The GPU is busy or unavailable (CUDA error 46)")
 def compute_mode(m: Machine) -> Answer:
-    """Its compute mode admits programs, so a process that is ending or a dead MPS daemon holds it.
+    """A process that is ending, a dead MPS daemon or a GPU that needs a reset can cause this.
 
     torch says "CUDA error: CUDA-capable device(s) is/are busy or unavailable" (error 46), while the
     number of GPUs looks right. `nvidia-smi -q -d COMPUTE` shows the mode: Prohibited admits no CUDA
@@ -237,12 +240,18 @@ def _admit(m: Machine, shut: list[Gpu]) -> Remedies:
 
 
 def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
-    text = (
-        "`nvidia-smi` and `sudo fuser -v /dev/nvidia*` list the programs on the GPU; stop your "
-        "own. If MPS is in use, start its daemon again: `nvidia-cuda-mps-control -d`."
+    nodes = gpu_nodes(m) or tuple(f"/dev/nvidia{gpu.index}" for gpu in gpus)
+    known = on_linux(m) and bool(nodes)
+    look = Remedy(
+        id="free-gpu",
+        title="Find out what holds the GPU",
+        where=keeper_of(m),
+        needs_root=known,
+        commands=(("fuser", "-v", *nodes) if known else ("nvidia-smi",),),
+        note="Stop your own programs. If you use MPS, start it again: "
+        "`nvidia-cuda-mps-control -d`.",
     )
-    look = by_hand("free-gpu", "Find out what holds the GPU", text, keeper_of(m))
-    return look + reset_gpus(m, *gpus)
+    return look, *(reset_gpus(m, *gpus) if gpus else ())
 
 
 @rule("mig-misconfigured", title="MIG is on, but GPU {indexes} has no MIG instance")

@@ -17,7 +17,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, power_cycle, unset_variables
+from cudadoctor.plan.remedies import by_hand, restart, unset_variables
 from cudadoctor.plan.remedies.process import keeper_of, smi_ids
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
@@ -142,15 +142,17 @@ def power_brake(m: Machine) -> Answer:
 
 @rule(
     "power-limited",
-    title="GPU {which} is limited to {limit} W; the default is {default} W",
+    title="GPU {which} is limited to {limit} W of {default} W (undo: `{command}`)",
     severity=INFO,
 )
 def power_limited(m: Machine) -> Answer:
-    """Full load runs slower than it could. To restore the default, as root: `{command}`.
+    """Full load runs slower than it could. Somebody chose this limit: it is no fault.
 
-    Somebody lowered the limit, for instance because of heat, noise or the power supply. It is a
-    choice and no fault. It is reported below three quarters of the default, and not for laptops,
-    whose limit changes with battery and power profile. `nvidia-smi -q -d POWER` shows all limits.
+    Usual reasons are heat, noise or the power supply. It is reported below three quarters of the
+    default, and not for laptops, whose limit changes with battery and power profile.
+    `nvidia-smi -q -d POWER` shows all limits.
+
+    Fix: to set GPU 0 to a limit of 450 W, run `sudo nvidia-smi -i 0 -pl 450`.
     """
     low = _which(m, _is_limited)
     if not low:
@@ -164,9 +166,15 @@ def power_limited(m: Machine) -> Answer:
             "which": [gpu.index for _, gpu in low],
             "limit": f"{first.power_limit_w:g}",
             "default": default,
-            "command": f"nvidia-smi -i {smi_ids(m, alike)} -pl {default}",
+            "command": _as_root(m, f"nvidia-smi -i {smi_ids(m, alike)} -pl {default}"),
         },
     )
+
+
+def _as_root(m: Machine, command: str) -> str:
+    """The command as a title shows it."""
+    bare_command = m.platform.root or m.platform.system == "Windows"
+    return command if bare_command else f"sudo {command}"
 
 
 def _is_limited(gpu: Gpu) -> bool:
@@ -180,19 +188,21 @@ def _in_laptop(gpu: Gpu) -> bool:
 
 @rule(
     "clocks-capped",
-    title="GPU {which} is set to {now} MHz; the default is {usual} MHz",
+    title="GPU {which} is set to {now} MHz of {usual} MHz (undo: `{command}`)",
     severity=INFO,
 )
 def clocks_capped(m: Machine) -> Answer:
-    """Full load runs slower than it could. To restore the default, as root: `{command}`.
+    """Full load runs slower than it could. Somebody chose this clock: it is no fault.
 
-    Somebody lowered the application clocks with `nvidia-smi -ac`. It is a choice and no fault.
-    `nvidia-smi -q -d CLOCK` shows all clocks. GPUs without application clocks are not judged.
+    The application clocks were lowered with `nvidia-smi -ac`. `nvidia-smi -q -d CLOCK` shows all
+    clocks. GPUs without application clocks are not judged.
+
+    Fix: for GPU 0, `sudo nvidia-smi -i 0 -rac` restores the default.
     """
     fields = {"now": "sm_clock_set_mhz", "usual": "sm_clock_default_mhz"}
     low = _which(m, lambda gpu: 0 < (gpu.sm_clock_set_mhz or 0) < (gpu.sm_clock_default_mhz or 0))
     found = _about(low, *fields.values(), shows=fields)
-    command = f"nvidia-smi -i {smi_ids(m, [gpu for _, gpu in low])} -rac"
+    command = _as_root(m, f"nvidia-smi -i {smi_ids(m, [gpu for _, gpu in low])} -rac")
     return found and replace(found, values=found.values | {"command": command})
 
 
@@ -317,14 +327,18 @@ def _is_busy(gpu: Gpu) -> bool:
     return state is not None and state <= _FAST_STATE and _BUSY_PERCENT <= busy <= 100
 
 
-@rule("tf32-off", title="NVIDIA_TF32_OVERRIDE=0 switches TF32 off", severity=INFO)
+@rule(
+    "tf32-off",
+    title="NVIDIA_TF32_OVERRIDE=0 slows down float32 (undo: `unset NVIDIA_TF32_OVERRIDE`)",
+    severity=INFO,
+)
 def tf32_off(m: Machine) -> Answer:
-    """float32 training loses the speed of the tensor cores. `unset NVIDIA_TF32_OVERRIDE` ends that.
+    """The variable switches TF32 off, so float32 training runs without the tensor cores.
 
     From Ampere on, GPUs can compute in TF32, which keeps the range of float32 with fewer digits.
     torch uses it for convolutions, and for matrix products if the program allows it. The variable
-    overrides both. Keep it if you need every digit. Mixed precision (bfloat16, float16) is not
-    affected.
+    overrides both. Keep it if you need every digit of float32. Mixed precision (bfloat16, float16)
+    is not affected.
     """
     able = _which(m, lambda gpu: _capability(gpu) >= _FIRST_WITH_TF32)
     if need(m.env, "env").get("NVIDIA_TF32_OVERRIDE", "").strip() != "0" or not able:
@@ -402,7 +416,7 @@ def nvlink_down(m: Machine) -> Answer:
         why=None if switched else "Without NVSwitch, links that have no bridge or peer stay down.",
         severity=WARNING if switched else INFO,
         confidence=CERTAIN if switched else POSSIBLE,
-        remedies=power_cycle(m, _STAYS_DOWN) if switched else (),
+        remedies=restart(m, _STAYS_DOWN) if switched else (),
     )
 
 
@@ -424,16 +438,22 @@ def mixed_gpus(m: Machine) -> Answer:
     return Found(evidence=_paths(named, "name"), values={"models": models})
 
 
-@rule("persistence-off", title="Persistence mode is off on {count} GPUs", severity=INFO)
+@rule(
+    "persistence-off",
+    title="Persistence mode is off on {count} GPUs (switch on: `{command}`)",
+    severity=INFO,
+)
 def persistence_off(m: Machine) -> Answer:
-    """The first program after a pause waits while all GPUs start. As root: `nvidia-smi -pm 1`.
+    """The first program after a pause waits until all GPUs have started.
 
     Without persistence mode the driver shuts unused GPUs down, and starting them again takes
-    seconds each. With one GPU nobody notices, so this is reported from four on. `nvidia-smi -pm 1`
-    lasts until the next restart; the service nvidia-persistenced with the option
-    --persistence-mode makes it permanent.
+    seconds each. With one GPU nobody notices, so this is reported from four on.
+
+    Fix: `sudo nvidia-smi -pm 1` keeps all GPUs started until the next restart. The service
+    nvidia-persistenced with the option --persistence-mode makes it permanent.
     """
     off = _which(m, lambda gpu: gpu.persistence is False)
     if len(off) < _MANY or not bare(m):
         return None
-    return Found(evidence=_paths(off, "persistence"), values={"count": len(off)})
+    values = {"count": len(off), "command": _as_root(m, "nvidia-smi -pm 1")}
+    return Found(evidence=_paths(off, "persistence"), values=values)

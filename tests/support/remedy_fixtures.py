@@ -186,7 +186,7 @@ def _gpu_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     gpus = [*(m.gpus or (Gpu(index=0),))]
     yield "reset_gpus", remedies.reset_gpus(m, *gpus)
     yield "replace_gpu", remedies.replace_gpu(m, gpus[0])
-    yield "power_cycle", remedies.power_cycle(m)
+    yield "restart", remedies.restart(m)
     yield "mig_instances", remedies.mig_instances(m, gpus)
     mode = "nvidia-smi -i {gpus} -c 0"
     yield "set_gpus", remedies.set_gpus(m, "Set the mode", mode, gpus, id="compute-mode")

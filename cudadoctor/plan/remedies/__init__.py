@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     )
     from cudadoctor.plan.remedies.gpu import (
         mig_instances,
-        power_cycle,
         replace_gpu,
         reset_gpus,
+        restart,
         set_gpus,
     )
     from cudadoctor.plan.remedies.process import (
@@ -101,7 +101,6 @@ __all__ = [
     "off_search_path",
     "older_compiler",
     "open_modules",
-    "power_cycle",
     "proprietary_modules",
     "python_headers",
     "raise_nofile",
@@ -113,6 +112,7 @@ __all__ = [
     "replace_gpu",
     "reset_gpu",
     "reset_gpus",
+    "restart",
     "restart_container",
     "set_arch_list",
     "set_gpus",

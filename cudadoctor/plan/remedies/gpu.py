@@ -20,11 +20,13 @@ _ALONE_FROM = Version("8.0")
 _ONE_PROFILE = frozenset(map(Version, ("8.0", "9.0", "10.0", "10.3")))
 """Generations whose MIG profile 0 is the whole GPU."""
 _FREE_IT = (
-    "Stop every program on the GPU first, monitoring too; `fuser -v /dev/nvidia*` lists them."
+    "First stop every program on the GPU, monitoring too: `sudo fuser -v /dev/nvidia*` lists them."
 )
 _MIG = "For several smaller instances, `nvidia-smi mig -lgip` lists the profiles."
 _AGAIN = "Start the container again afterwards."
-_COLD = "If the GPU is still missing, shut down, cut the power for a minute and start again."
+_BROKEN = "No reset and no driver repairs it. Do not train on it until then."
+_LINUX = ("linux", "dgx", "container", "cluster")
+_REPORT = ("nvidia-bug-report.sh",)
 
 
 def set_gpus(
@@ -46,13 +48,12 @@ def set_gpus(
 
 def reset_gpus(m: Machine, *gpus: Gpu) -> Remedies:
     """Reset these GPUs; () where none can be: a share of a GPU, or one that drives a display."""
-    possible = side_of(m) in ("linux", "dgx", "container", "cluster")
-    if not possible or any(gpu.display or gpu.virtualization == "vgpu" for gpu in gpus):
+    if side_of(m) not in _LINUX or any(gpu.display or gpu.virtualization == "vgpu" for gpu in gpus):
         return ()
     indexes = {gpu.index for gpu in gpus} | _joined(m, gpus)
     together = [gpu for gpu in m.gpus or () if gpu.index in indexes]
     users = _users(together)
-    note = f"Stop {listed(users)} first: a GPU in use cannot be reset." if users else _FREE_IT
+    note = f"First stop {listed(users)}: a GPU in use cannot be reset." if users else _FREE_IT
     title = f"Reset GPU {', '.join(str(gpu.index) for gpu in together)}"
     command = "nvidia-smi --gpu-reset -i {gpus}"
     return set_gpus(m, title, command, together, id="reset-gpu", note=note)
@@ -71,22 +72,34 @@ def _users(gpus: Iterable[Gpu]) -> Strings:
     return tuple(dict.fromkeys(f"{process.name} (pid {process.pid})" for process in found))[:4]
 
 
-def power_cycle(m: Machine, note: str = _COLD) -> Remedies:
-    """Restart, with what to do if that is not enough for the hardware."""
-    own = side_of(m) in ("linux", "dgx", "container", "cluster") and not notebook_of(m)
-    return tuple(replace(step, note=note) if own else step for step in reboot(m))
+def restart(m: Machine, note: OptStr = None) -> Remedies:
+    """Restart the machine; a job can be moved to another one meanwhile."""
+    own = side_of(m) in _LINUX and not notebook_of(m)
+    moved = _MOVED.get(m.container.scheduler or m.container.kind or "")
+    step = Remedy(id="another-node", title="Use another node", risk=Risk.PROCESS, manual=moved)
+    restarts = tuple(replace(way, note=note) if own and note else way for way in reboot(m))
+    return (*restarts, step) if moved else restarts
+
+
+_MOVED = {
+    "slurm": "Submit the job again with `--exclude` and the name of this node (in the job: "
+    "$SLURMD_NODENAME).",
+    "kubernetes": "Ask the administrator to cordon this node, then delete the pod: its controller "
+    "starts a new one elsewhere.",
+}
 
 
 def replace_gpu(m: Machine, gpu: Gpu) -> Remedies:
     """Have one GPU replaced, and train on the others until then."""
-    linux, where = side_of(m) in ("linux", "dgx", "container", "cluster"), keeper_of(m)
-    text = f"Ask the vendor of GPU {gpu.index} to replace it. No reset or driver repairs it."
-    sent = "Send them the nvidia-bug-report.log.gz that this command writes."
-    report = Remedy(id="replace-gpu", title=f"Have GPU {gpu.index} replaced", where=where)
-    if linux:
-        commands = (("nvidia-bug-report.sh",),)
-        report = replace(report, needs_root=True, commands=commands, note=sent)
-    return (replace(report, manual=text), *_without(m, gpu))
+    if notebook_of(m):
+        return restart(m)
+    where, title, text = keeper_of(m), f"Ask the vendor to replace GPU {gpu.index}", _BROKEN
+    report: tuple[Strings, ...] = ()
+    if side_of(m) in _LINUX:
+        title, report = f"Collect the report for replacing GPU {gpu.index}", (_REPORT,)
+        text = "Send the nvidia-bug-report.log.gz that it writes to the vendor, and ask for an RMA."
+    step = Remedy(id="replace-gpu", title=title, where=where, manual=text, commands=report)
+    return (replace(step, needs_root=bool(report)), *_without(m, gpu))
 
 
 def _without(m: Machine, gone: Gpu) -> Remedies:
@@ -101,6 +114,8 @@ def _without(m: Machine, gone: Gpu) -> Remedies:
 
 def mig_instances(m: Machine, gpus: list[Gpu]) -> Remedies:
     """Give GPUs in MIG mode an instance, or take them out of that mode."""
+    if side_of(m) not in _LINUX:
+        return ()
     which = ", ".join(str(gpu.index) for gpu in gpus)
     make, leave = "nvidia-smi mig -i {gpus} -cgi 0 -C", "nvidia-smi -i {gpus} -mig 0"
     title = f"Create one MIG instance that is the whole of GPU {which}"

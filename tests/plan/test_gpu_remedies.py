@@ -1,0 +1,81 @@
+"""Which GPU a command names, and when a GPU can be reset at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scenario_reader import machine_like
+
+from cudadoctor.model.findings import Remedies
+from cudadoctor.model.machine import GpuPair, Machine
+from cudadoctor.plan import remedies
+
+
+def reset(m: Machine, index: int = 0) -> Remedies:
+    return remedies.reset_gpus(m, (m.gpus or ())[index])
+
+
+@pytest.mark.parametrize(
+    ("container", "gpu", "where"),
+    [
+        ({}, "3", "here"),
+        ({"kind": "docker"}, "00000000:04:00.0", "host"),
+        ({"kind": "kubernetes"}, "00000000:04:00.0", "admin"),
+        ({"kind": "", "scheduler": "slurm"}, "00000000:04:00.0", "admin"),
+    ],
+)
+def test_indexes_of_a_box_or_a_job_are_not_those_of_the_host(
+    container: dict[str, Any], gpu: str, where: str
+) -> None:
+    (found,) = reset(machine_like("h100x8-linux", {"container": container}), 3)
+    assert found.commands == (("nvidia-smi", "--gpu-reset", "-i", gpu),)
+    assert found.where == where
+    assert found.needs_root
+
+
+@pytest.mark.parametrize(("capability", "together"), [("7.0", "0,1"), ("8.0", "0")])
+def test_before_ampere_nvlink_peers_are_reset_together(capability: str, together: str) -> None:
+    pair = {"first": 0, "second": 1, "nvlink": True}
+    far = {"first": 0, "second": 2, "nvlink": False}
+    changes = {"gpus": {"0": {"capability": capability}}, "driver": {"pairs": [pair, far]}}
+    m = machine_like("h100x8-linux", changes)
+    assert isinstance((m.driver.pairs or ())[0], GpuPair)
+    (found,) = reset(m)
+    assert found.commands[0][-1] == together
+
+
+@pytest.mark.parametrize("gpu", [{"display": True}, {"virtualization": "vgpu"}])
+def test_a_gpu_that_cannot_be_reset_is_not(gpu: dict[str, Any]) -> None:
+    assert reset(machine_like("rtx4090-linux", {"gpus": {"0": gpu}})) == ()
+
+
+def test_the_programs_to_stop_are_named() -> None:
+    held = [{"pid": 31337, "name": "python3"}, {"pid": 4}]
+    (found,) = reset(machine_like("rtx4090-linux", {"gpus": {"0": {"processes": held}}}))
+    assert found.note == "First stop python3 (pid 31337): a GPU in use cannot be reset."
+
+
+@pytest.mark.parametrize(
+    ("capability", "steps"), [("9.0", ["mig-instances", "mig-off"]), ("12.0", ["mig-off"])]
+)
+def test_an_instance_is_made_only_of_a_profile_that_is_known(
+    capability: str, steps: list[str]
+) -> None:
+    m = machine_like("h100x8-linux", {"gpus": {"0": {"capability": capability}}})
+    assert [step.id for step in remedies.mig_instances(m, [(m.gpus or ())[0]])] == steps
+
+
+def test_a_worn_out_gpu_is_left_out_until_it_is_replaced() -> None:
+    m = machine_like("h100x8-linux", {"redacted": True})
+    _, without = remedies.replace_gpu(m, (m.gpus or ())[2])
+    assert without.variables["CUDA_VISIBLE_DEVICES"] == "0,1,3,4,5,6,7"
+    job = machine_like("h100x8-linux", {"container": {"scheduler": "slurm"}})
+    assert len(remedies.replace_gpu(job, (job.gpus or ())[2])) == 1
+
+
+def test_a_job_can_move_to_another_node() -> None:
+    job = machine_like("h100x8-linux", {"container": {"scheduler": "slurm"}})
+    first, second = remedies.restart(job)
+    assert first.where == "admin"
+    assert "SLURMD_NODENAME" in (second.manual or "")
