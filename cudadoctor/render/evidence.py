@@ -175,11 +175,8 @@ class _View(Struct, frozen=True):
         for item in named or items:
             leads = alike.setdefault(self._joined(shown.item or _any(item), shown, item), [])
             leads += [lead] if (lead := self._part(shown.group, shown, item)) else []
-        texts = [
-            f"{', '.join(dict.fromkeys(leads))}{text}" if leads else text
-            for text, leads in alike.items()
-        ]
-        return self._listed(texts, "; ")
+        texts = (f"{', '.join(dict.fromkeys(leads))}{text}" for text, leads in alike.items())
+        return self._listed(list(filter(None, texts)), "; ")
 
     def _listed(self, texts: list[str], between: str = ", ") -> str:
         """The first of them, and how many more there are."""
@@ -307,7 +304,9 @@ def _shortened(text: str) -> str:
 def _is_single(value: str) -> bool:
     """Whether a list or table holds one item."""
     return (
-        len(_items(value)) == 1 if value.startswith("[{") else ", " not in value and value != "none"
+        len(_items(value)) == 1
+        if value.startswith("[{")
+        else not (", " in value or value in _PLAIN)
     )
 
 
@@ -393,19 +392,21 @@ def gpu_name(gpu: Gpu) -> str:
     return ", ".join(filter(None, (name, memory)))
 
 
+_CLOSED = (4, 17, 999)
+"""NVML's codes for a GPU that rules of a job may keep closed: it need not be broken."""
+
+
 def errors_of(gpu: Gpu, say: Language) -> list[str]:
-    """What NVML says is wrong with the memory of a GPU, or that it does not respond."""
-    count = gpu.ecc_uncorrected or 0
-    errors = (
-        say("1 uncorrected ECC error")
-        if count == 1
-        else say("{count} uncorrected ECC errors", count=count)
-    )
+    """What NVML says is wrong with a GPU, the gravest first: it does not respond, memory errors."""
+    count, closed = gpu.ecc_uncorrected or 0, gpu.code in _CLOSED
+    single = say("1 uncorrected ECC error")
+    errors = single if count == 1 else say("{count} uncorrected ECC errors", count=count)
     return [
         text
         for text, so in (
-            (say("does not respond"), gpu.code is not None or gpu.failed is not None),
-            (errors.replace(" ", NBSP, 1), bool(count)),
+            (say("is not accessible"), closed),
+            (say("does not respond"), not closed and (gpu.code or gpu.failed)),
+            (errors.replace(" ", NBSP, 1), count),
             (say("row remapping failed"), gpu.remap_failed),
             (say("row remapping pending"), gpu.remap_pending),
             (say("page retirement pending"), gpu.retired_pending),
@@ -434,8 +435,8 @@ def gpu_list(gpus: Iterable[Gpu], say: Language, *, details: bool = False) -> st
     every = tuple(gpus)
     for gpu in every:
         errors = errors_of(gpu, say)
-        if say("does not respond") in errors and len(every) > 1:
-            silent.append(say("GPU {n} does not respond", n=gpu.index).replace(" ", NBSP, 1))
+        if (gpu.code or gpu.failed) and len(every) > 1:
+            silent.append(f"GPU{NBSP}{gpu.index} {errors[0]}")
             continue
         code = f"sm_{gpu.capability}".replace(".", "") if details and gpu.capability else ""
         name = ", ".join(filter(None, (gpu_name(gpu) or say("GPU"), code)))

@@ -404,7 +404,7 @@ def test_gpus_that_are_alike_stand_together() -> None:
     eight = [_gpu(n, code=15 if n == 3 else None) for n in range(8)]
     shown = gpu_list(eight, ENGLISH)
     assert shown.replace(NBSP, " ") == "7 × H100 80GB; GPU 3 does not respond"
-    assert gpu_list(eight, SPANISH).replace(NBSP, " ") == "7 × H100 80GB; la GPU 3 no responde"
+    assert gpu_list(eight, SPANISH).replace(NBSP, " ") == "7 × H100 80GB; GPU 3 no responde"
     assert (
         gpu_list(healthy_machine("h100x8-linux").gpus or (), ENGLISH) == f"8{NBSP}×{NBSP}H100 80GB"
     )
@@ -421,6 +421,13 @@ def test_the_errors_of_a_gpu_are_said_with_their_number() -> None:
     assert errors_of(_gpu(), ENGLISH) == []
     assert errors_of(_gpu(ecc_uncorrected=3), ENGLISH) == [f"3{NBSP}uncorrected ECC errors"]
     assert errors_of(_gpu(failed=999), SPANISH) == ["no responde"]
+    assert errors_of(_gpu(code=0, failed=0), ENGLISH) == []
+
+
+@pytest.mark.parametrize(("code", "said"), [(4, "is not accessible"), (15, "does not respond")])
+def test_a_gpu_that_rules_keep_closed_is_not_called_dead(code: int, said: str) -> None:
+    assert gpu_list([_gpu(), _gpu(1, code=code)], ENGLISH) == f"H100 80GB; GPU{NBSP}1 {said}"
+    assert gpu_list([_gpu(code=code)], ENGLISH) == f"H100 80GB, {said}"
 
 
 @pytest.mark.parametrize(
