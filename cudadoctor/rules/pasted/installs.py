@@ -10,9 +10,10 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI
-from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies
+from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Install, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.rule import Answer, Found, rule
+from cudadoctor.model.trust import PLACEHOLDER
 from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
 from cudadoctor.rules.evidence.signs import WORDS, gpu_present
 from cudadoctor.rules.pasted.refusals import (
@@ -61,24 +62,24 @@ def _found(refused: Refused | None, m: Machine, remedies: Remedies, why: OptStr 
 
 @rule(
     "platform-unsupported",
-    title="No build of {wanted} exists for this system or processor",
+    title="{wanted} does not exist for this system or processor",
     essential=False,
 )
 def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
-    """Nobody publishes this release for the system that asked for it.
+    """This release has no wheel for this system.
 
-    CUDA builds are made for 64-bit Linux with glibc and for Windows. Macs with Intel processors
-    got their last release with torch 2.2, and 32-bit systems, Windows on ARM, musl and other
-    processors never had one of these.
+    CUDA builds exist for 64-bit Linux with glibc and for Windows. Macs with Intel processors got
+    their last release with torch 2.2. 32-bit systems, Windows on ARM and musl (Alpine) never had
+    CUDA builds.
 
-    Way out: another release, a build for the CPU, or a system that torch is built for.
+    Fix: use another release, a CPU build, or a system that torch supports.
     """
     words = by_hand(
         "other-platform",
-        "Use a system that has builds",
+        "Use a system that torch supports",
         (
-            "Use a 64-bit Python on a system that torch is built for, or a container of one. "
-            "On a Mac ask for the plain release without a CUDA variant."
+            "Use a 64-bit Python on Linux with glibc or on Windows, or a container with one. On a "
+            "Mac, install torch without a CUDA variant: `python -m pip install torch`."
         ),
     )
     return _found(_refused(m, kb, PLATFORM), m, words)
@@ -86,32 +87,23 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "torch-python-unsupported",
-    title="{wanted} is not made for the Python that asked for it",
+    title="{wanted} does not support this Python version",
     essential=False,
 )
 def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
-    """This release exists on this system, for other Pythons only: {pythons}.
+    """On this system, this release only has wheels for Python {pythons}.
 
-    pip and uv pass over the wheels of other Pythons, and say then that no version satisfies the
-    requirement. Told from the Python where the report names it, else from the versions that were
-    offered instead: each Python is offered others.
+    pip and uv ignore wheels for other Python versions and then say "Could not find a version that
+    satisfies the requirement". Check by hand: compare `python --version` with the cpXY tags on
+    https://download.pytorch.org/whl/torch/.
 
-    Cured by an environment with one of those Pythons, or by a release that is made for this one.
+    Fix: create an environment with one of those Pythons, or use a release that supports yours.
     """
     refused = _refused(m, kb, PYTHON)
     if refused is None:
         return None
     pythons = refused.values.get("pythons", "")
-    plain = "Each release of torch is made for a few versions of Python, and not for this one."
-    made = f" ({pythons})" if pythons else ""
-    by_words = by_hand(
-        "other-python",
-        "Use a Python that this release is made for",
-        (
-            f"Make an environment with one of the Pythons it is made for{made}, or ask for a "
-            "release that is made for this one."
-        ),
-    )
+    plain = "Each torch release has wheels for a few Python versions, and not for this one."
     name, _, release = refused.values["wanted"].partition("==")
     pin = release if name == "torch" and release else None
     remedies: Remedies = ()
@@ -122,35 +114,52 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
         pins = {f"torch=={pin}", f"torch=={pin.partition('+')[0]}"}
         brings = [not pins.isdisjoint(argv) for remedy in remedies for argv in remedy.commands]
         remedies = remedies if any(brings) else ()
-    return _found(refused, m, remedies or by_words, None if pythons else plain)
+    return _found(refused, m, remedies or _other_python(pythons), None if pythons else plain)
+
+
+def _other_python(pythons: str) -> Remedies:
+    """An environment with the newest of these Pythons, made by uv, which brings them itself."""
+    then = "Activate it, then repeat the installation. Or use a release that supports your Python."
+    newest = pythons.rpartition(", ")[2]
+    if not newest:
+        title = "Use a Python that this release supports"
+        return by_hand("other-python", title, f"{title}. {then}")
+    return (
+        Remedy(
+            id="other-python",
+            title=f"Create an environment with Python {newest}",
+            commands=(("uv", "venv", "--python", newest, ".venv-torch"),),
+            note=then,
+        ),
+    )
 
 
 @rule(
     "torch-index-wrong",
-    title="The index that was asked does not have {wanted}",
+    title="This package index does not have {wanted}",
     essential=False,
 )
 def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
-    """This release exists for this Python and system, in another index than the one asked.
+    """This release exists for this Python and system, but in another index.
 
-    Every CUDA variant of torch has an index of its own, and not each release was built for each
-    variant. A release with a local version (+cu118) is never on PyPI, nightly builds are deleted
+    Every CUDA variant of torch has its own index, and not every release was built for every
+    variant. Releases with a local version (+cu118) are never on PyPI, nightly builds are deleted
     after some weeks, and some CUDA versions never had an index.
 
-    Cured by the index of a variant that this release was built for.
+    Fix: use the index of a variant that this release was built for.
     """
     refused = _refused(m, kb, INDEX)
     if refused is None:
         return None
-    remedies = _torch_here(m, kb) or _named_index(refused.values.get("variants", ""))
+    variants = tuple(filter(None, refused.values.get("variants", "").split(", ")))
+    remedies = _torch_here(m, kb) or _named_index(refused.values["wanted"], variants)
     if refused.kind.startswith("conda"):
-        remedies = by_hand(
-            "right-channel",
-            "Ask a channel that has it",
-            (
-                "The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4. Take "
-                "pytorch-gpu from conda-forge with cuda-version, or pip's wheel from torch's own "
-                "index."
+        remedies = (
+            Remedy(
+                id="right-channel",
+                title="Install torch from conda-forge",
+                commands=(("conda", "install", "-c", "conda-forge", "pytorch-gpu"),),
+                note="The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4.",
             ),
         )
     return _found(refused, m, remedies)
@@ -161,77 +170,89 @@ def _torch_here(m: Machine, kb: Knowledge) -> Remedies:
     return install_torch(m, kb) if m.platform.system and m.gpus else ()
 
 
-def _named_index(variants: str) -> Remedies:
-    text = (
-        "Take the index of a CUDA version that this release was built for: "
-        "--index-url https://download.pytorch.org/whl/ followed by "
+def _named_index(wanted: str = "torch", variants: Strings = ()) -> Remedies:
+    """The release from the index of the variant that most drivers run, of those that it has."""
+    name, _, variant = wanted.partition("+")
+    for_most = [known for known in variants if known < "cu130"] or list(variants) or ["cu126"]
+    asked = [known for known in variants if known[:4] == variant[:4]]
+    chosen = (asked or for_most)[-1]
+    url = f"https://download.pytorch.org/whl/{chosen}"
+    others = ", ".join(known for known in variants if known != chosen)
+    return (
+        Remedy(
+            id="right-index",
+            title=f"Install it from the {chosen} index",
+            risk=Risk.ENVIRONMENT,
+            commands=((PLACEHOLDER, "-m", "pip", "install", name, "--index-url", url),),
+            note=f"Also available: {others}." if others else None,
+        ),
     )
-    text += f"one of {variants}." if "," in variants else f"{variants or 'its name'}."
-    return by_hand("right-index", "Ask the index that has it", text)
 
 
 _WHY = {
-    "no-such-index": "There never was an index of torch for {variant}: torch is built for a few "
-    "CUDA versions only.",
-    "no-such-variant": "No release of torch was ever built as {variant}.",
-    "no-such-build": "This release was built as {variants}, and not as what was asked for.",
-    "other-variants": "The index that was asked has this release as {had} only.",
-    "wall": "Nobody builds this release of torch for {what}.",
-    "wheel": "The wheel is made for {tags}.",
-    "no-such-release": "No release of that number is known.",
-    "nightly-deleted": "Nightly builds are deleted after some weeks, and that of {day} is gone.",
-    "nightly-elsewhere": "Nightly builds are in an index of their own, which was not asked.",
-    "conda-variant": "The package pytorch-cuda was made for CUDA {variants} only.",
-    "conda-channel": "None of the channels that were searched has it for this system.",
+    "no-such-index": "torch has no index for {variant}: it is built for a few CUDA versions only.",
+    "no-such-variant": "No torch release was ever built for {variant}.",
+    "no-such-build": "This release was built for {variants}, but not for the requested variant.",
+    "other-variants": "This index has the release as {had} only.",
+    "wall": "There is no wheel of this release for {what}.",
+    "wheel": "The wheel is for {tags}.",
+    "no-such-release": "There is no release with this number.",
+    "nightly-deleted": "Nightly builds are deleted after some weeks; that of {day} is gone.",
+    "nightly-elsewhere": "Nightly builds are in a separate index, /whl/nightly.",
+    "conda-variant": "The package pytorch-cuda only exists for CUDA {variants}.",
+    "conda-channel": "None of the searched channels has it for this system.",
 }
 
 
 @rule(
     "torch-cpu-build",
-    title="{command} gives a CPU build of torch",
+    title="`{command}` installs a CPU-only build of torch",
     essential=False,
 )
 def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
-    """Which build comes depends on the index: this one gives a build without CUDA.
+    """The index decides which build you get, and this one has a build without CUDA.
 
-    PyPI has CPU builds only for Windows, and had only such for Linux on ARM before torch 2.11. The
-    index /whl/cpu, the conda package cpuonly and build strings of cpu name it outright. Judged
-    where the report shows that CUDA was wanted and not found.
+    For Windows, PyPI only has CPU builds; for Linux on ARM the same was true before torch 2.11.
+    The index /whl/cpu and the conda package cpuonly always give CPU builds.
 
-    Cured by the build for the GPU from its own index, after the CPU build is uninstalled.
+    Fix: uninstall the CPU build, then install the CUDA build from its own index.
     """
     chosen = cpu_chosen(m, kb)
     if chosen is None:
         return None
-    words = by_hand(
-        "cuda-build",
-        "Install the CUDA build of torch",
-        (
-            "Uninstall torch, then install it with --index-url https://download.pytorch.org/whl/ "
-            "followed by the variant for this driver and GPU, such as cu126 or cu130."
+    url = "https://download.pytorch.org/whl/cu126"
+    pip = (PLACEHOLDER, "-m", "pip")
+    words = Remedy(
+        id="cuda-build",
+        title="Install a CUDA build of torch",
+        risk=Risk.ENVIRONMENT,
+        commands=(
+            (*pip, "uninstall", "-y", "torch"),
+            (*pip, "install", "torch", "--index-url", url),
         ),
+        note="For Blackwell GPUs (RTX 50, B200) use cu128 instead of cu126.",
     )
     return Found(
         evidence=(f"installs.{chosen.place}.requirements", *chosen.evidence),
         values={"command": chosen.command},
         confidence=chosen.confidence,
         why=chosen.why,
-        remedies=_torch_here(m, kb) or words,
+        remedies=_torch_here(m, kb) or (words,),
     )
 
 
 @rule(
     "torch-index-wrong",
-    title="There is no index of torch for {variant}, so pip took PyPI's build",
+    title="torch has no index for {variant}, so pip installed the build from PyPI",
     essential=False,
 )
 def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
-    """torch is built for a few CUDA versions only; an extra index that is not there is passed over.
+    """torch is built for a few CUDA versions only, and pip silently ignores a missing extra index.
 
-    With --extra-index-url or -f pip says nothing, and installs what PyPI has: on Windows a CPU
-    build, on Linux a build for another CUDA version than was asked for.
+    With --extra-index-url or -f, pip installs what PyPI has: on Windows a CPU build, on Linux a
+    build for another CUDA version than you wanted.
 
-    Cured by --index-url with a variant that exists.
+    Fix: use --index-url with a variant that exists.
     """
     chosen = cpu_chosen(m, kb)
     if chosen is None or not chosen.unknown_index:
@@ -240,22 +261,22 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
         evidence=(f"installs.{chosen.place}.indexes",),
         values={"variant": chosen.unknown_index},
         sure=False,
-        remedies=_named_index(""),
+        remedies=_named_index(),
     )
 
 
 @rule(
     "torch-index-wrong",
-    title="The index for {variant} gave no torch, so pip took PyPI's build",
+    title="The index for {variant} has no torch, so pip installed the build from PyPI",
     essential=False,
 )
 def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
-    """pip passes over an extra index that has nothing, and says no word of it.
+    """pip silently ignores an extra index that has no matching file.
 
-    What came in bears no variant behind its version and no day, so it is PyPI's build, which may
-    be made for another CUDA version than was asked for.
+    The installed version has no variant such as +cu126, so it is the build from PyPI. That may be
+    for another CUDA version than you wanted.
 
-    Cured by --index-url with a variant that exists.
+    Fix: use --index-url with a variant that exists.
     """
     got = fallen_back(m, kb)
     if got is None or cpu_chosen(m, kb) is not None:
@@ -265,30 +286,30 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
         evidence=(f"installs.{place}.indexes", f"installs.{place}.installed"),
         values={"variant": name},
         sure=False,
-        remedies=_named_index(""),
+        remedies=_named_index(),
     )
 
 
 @rule(
     "triton-broken",
-    title="{wanted} was asked for on a system for which it has no build",
+    title="{wanted} has no wheel for this system",
     essential=False,
 )
 def triton_refused(m: Machine) -> Answer:
-    """The package triton is built for Linux only, each release for a few versions of Python.
+    """The package triton only exists for Linux, and each release for a few Python versions.
 
-    pip says that no version satisfies the requirement. On Windows the package triton-windows takes
-    its place; on a Mac there is none, and what asks for it must be installed without it.
+    pip says "Could not find a version that satisfies the requirement triton".
 
-    On Linux, triton comes with torch from the same index and needs no step of its own.
+    Fix: on Windows, install triton-windows instead. On a Mac there is no Triton: install the
+    package that asks for it without it. On Linux, torch brings the right Triton by itself.
     """
     place = _refused_place(m, r"(pytorch-)?triton(?![\w-])")
     if place is None:
         return None
     words = by_hand(
         "no-triton",
-        "Install without the package triton",
-        "On Linux, leave it to torch, which brings the release that it needs.",
+        "Install without triton",
+        "Remove triton from the requirements. On Linux, torch installs the right one by itself.",
     )
     windows = m.platform.system == "Windows"
     return Found(
@@ -305,15 +326,15 @@ def triton_refused(m: Machine) -> Answer:
 
 @rule(
     "platform-unsupported",
-    title="{wanted} is a library of NVIDIA's that this system has none of",
+    title="{wanted} is an NVIDIA library that does not exist for this system",
     essential=False,
 )
 def cuda_library_refused(m: Machine) -> Answer:
-    """NVIDIA's library wheels are made for Linux and Windows on 64-bit processors.
+    """NVIDIA's library wheels only exist for 64-bit Linux and Windows.
 
-    A list of requirements that was frozen on Linux names them, and cannot be installed on a Mac.
+    A requirements file from `pip freeze` on Linux contains them, and does not install on a Mac.
 
-    Cured by requirements without the nvidia-* packages: torch asks for those it needs by itself.
+    Fix: remove the nvidia-* lines. torch installs the libraries that it needs by itself.
     """
     place = _refused_place(m, "nvidia-")
     if place is None or m.platform.system not in ("Darwin", "Windows"):
@@ -325,24 +346,25 @@ def cuda_library_refused(m: Machine) -> Answer:
         confidence=LIKELY if mac else POSSIBLE,
         remedies=by_hand(
             "no-nvidia-wheels",
-            "Install without the nvidia-* packages",
-            "Take the nvidia-* lines out of the requirements. torch asks for those it needs.",
+            "Remove the nvidia-* lines from the requirements",
+            "`sed '/^nvidia-/d' requirements.txt > requirements-here.txt` writes such a file. "
+            "torch installs the libraries that it needs by itself.",
         ),
     )
 
 
 @rule(
     "torch-extension-abi",
-    title="The wheel of {wanted} is made for another Python, system or torch",
+    title="The wheel {wanted} is for another Python, system or torch",
     essential=False,
 )
 def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
-    """The name of a wheel says which Python and which system it is for: here {tags}.
+    """A wheel's name contains the Python and the system that it is for: here {tags}.
 
-    pip refuses a wheel whose tags do not fit. Wheels of compiled extensions are also made for one
-    release of torch and one CUDA version each, which their names may tell too.
+    pip refuses a wheel whose tags do not fit ("is not a supported wheel on this platform"). Wheels
+    of compiled extensions are also built for one torch release and one CUDA version.
 
-    Cured by the wheel for this Python, this system and this torch.
+    Fix: install the wheel for your Python, system and torch.
     """
     for place, install in enumerate(m.installs or ()):
         refused = install.refused if install.tool == "pip" else None
@@ -355,11 +377,11 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
                 sure=False,
                 remedies=by_hand(
                     "fitting-wheel",
-                    "Take the wheel that fits",
+                    "Install the wheel for this Python, system and torch",
                     (
-                        "Take the wheel whose name has the tag of this Python (cp312 for Python "
-                        "3.12), of this system, and of the installed torch and CUDA. Where there "
-                        "is none, build it."
+                        "`python -m pip debug --verbose` lists the tags that fit (cp312 for Python "
+                        "3.12). The torch and CUDA in the name must match the installed torch. If "
+                        "there is no such wheel, build the package."
                     ),
                 ),
             )
@@ -470,9 +492,9 @@ def _outright(install: Install, place: int) -> Chosen | None:
     return Chosen(place, _command(install), why, LIKELY, evidence)
 
 
-_BY_NAME = "It asks for the build without CUDA by its name."
-_CPU_INDEX = "The index /whl/cpu holds builds without CUDA only."
-_WINDOWS = "The builds of torch that PyPI has for Windows are made without CUDA."
+_BY_NAME = "The command names the build without CUDA."
+_CPU_INDEX = "The index /whl/cpu only has builds without CUDA."
+_WINDOWS = "For Windows, PyPI only has torch builds without CUDA."
 
 
 def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledge) -> Chosen | None:
@@ -501,10 +523,10 @@ def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledg
     return Chosen(place, _command(install), why, sure, (fact,), next(iter(unknown), ""))
 
 
-_ARM = "Before torch 2.11 (March 2026) the builds that PyPI had for Linux on ARM were without CUDA."
+_ARM = "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA."
 _ARM_UNDATED = (
-    "Before torch 2.11 (March 2026) the builds that PyPI had for Linux on ARM were without CUDA, "
-    "and the report does not say when it was written."
+    "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA; the report has no "
+    "date."
 )
 
 
