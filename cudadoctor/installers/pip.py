@@ -300,5 +300,5 @@ TOOL = Tool(
     file="requirements.txt",
     text=text,
     new=new,
-    makes="a virtual environment, filled by pip",
+    makes="a virtual environment",
 )

@@ -163,6 +163,6 @@ TOOL = Tool(
     file="pyproject.toml",
     text=projects.text,
     new=new,
-    makes="a uv project with its environment in .venv",
+    makes="a uv project (environment in .venv)",
     found=(".local/bin/uv", ".cargo/bin/uv"),
 )

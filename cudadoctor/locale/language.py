@@ -13,8 +13,8 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from cudadoctor.model.findings import Diagnosis, Finding
 
-_BOUNDARY = re.compile(r"(?<=\.) (?=[A-Z{])")
-"""Between two sentences; in a template the second one may begin with a value."""
+_BOUNDARY = re.compile(r"(?<=\.) (?=[A-Z{]|torch )")
+"""Between two sentences; in a template the second one may begin with a value, or as it is."""
 _LEAST_LETTERS = 6
 """A template with fewer letters of its own could have made almost any text."""
 _LONGEST = 2000

@@ -135,7 +135,7 @@ def test_hashes_that_cannot_be_had_end_in_a_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "cudadoctor: could not be verified: the index 127.0.0.1 did not answer;"
-        " no file is printed\n"
+        " no file was printed\n"
     )
 
 

@@ -147,18 +147,17 @@ def test_the_plan_names_machine_build_reasons_commands_and_size() -> None:
     chosen, found = made()
     size = Room(download_bytes=2_500_000_000, installed_bytes=5_700_000_000, free_bytes=10**10)
     words = text(saying.plan(chosen, found, size, None, 100))
-    for word in ("driver    ", "gpu       NVIDIA GeForce RTX 4090", "build     torch ", "  why  "):
+    for word in ("  Driver    ", "  GPU       ", "  Build     torch ", "  Why  "):
         assert word in words
-    assert "about 2.5 GB to download, about 5.7 GB on disk; 10.0 GB are free there" in words
-    assert "/usr/bin/python3 -m venv '/home/ada/my env'" in words
+    assert "about 2.5 GB to download, about 5.7 GB on disk; 10.0 GB free" in words
+    assert "/usr/bin/python3 -m venv ~/'my env'" in words
 
 
 def test_sixty_columns_hold_every_line_but_the_commands() -> None:
     chosen, found = made()
     size = Room(download_bytes=None, installed_bytes=None)
-    commands = [saying.shown(argv, chosen.machine) for argv in found.commands]
     for line in saying.plan(chosen, found, size, None, 60):
-        assert len(line.text) <= 60 or any(shown in line.text for shown in commands)
+        assert len(line.text) <= 60
 
 
 def test_a_build_for_the_cpu_says_what_it_proves() -> None:

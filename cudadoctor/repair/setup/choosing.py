@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from cudadoctor.cli.speech import say
 from cudadoctor.host import children
 from cudadoctor.host.local import Host
 from cudadoctor.installers.registry import TOOLS
@@ -127,7 +128,8 @@ class _Choosing:
         if own and own.build:
             if other and _is_newer(other, own):
                 version = own.machine.python.version
-                only = f"Python {version} would get torch {own.build.torch} only."
+                template = "With Python {version}, torch {torch} would be the newest."
+                only = say(template, version=version, torch=own.build.torch)
                 return _made(known.tool or "pip", other, only)
             return self._from_own(own, other)
         if known.named:
@@ -178,22 +180,29 @@ class _Choosing:
         tool, python = self.known.tool, own.machine.python
         if tool == "uv" or own.brings_pip:
             return _made(tool or "pip", own)
-        name = f"Python {python.version} at {python.executable}"
-        without = f"{name} makes no environment with pip (no ensurepip)"
+        without = say(
+            "{python} (Python {version}) cannot make an environment with pip: it has no ensurepip.",
+            python=python.executable,
+            version=python.version,
+        )
         if tool is None and "uv" in self.known.tools:
-            return _made("uv", own, f"{without}, so uv makes it.")
+            return _made("uv", own, without)
         if other is not None:
-            return _made("pip", other, f"{without}, so another one is taken.")
+            return _made("pip", other, without)
         package = f"python{python_of(own.machine)}-venv"
-        out = f"Install what is missing (Debian and Ubuntu: the package {package}, as root), or uv."
-        return NoWay(why=(f"{without}.",), ways_out=(out,), choice=own.choice)
+        template = "Install it (Debian, Ubuntu: sudo apt install {package}), or install uv."
+        out = say(template, package=package)
+        return NoWay(why=(without,), ways_out=(out,), choice=own.choice)
 
     def _instead(self) -> str:
         """Why the machine's own Python is not taken."""
         if self.own is None:
-            return "No Python that runs was chosen on this machine."
+            return say("The Python that is active here does not run.")
         wanted = f"torch {self.known.torch}" if self.known.torch else "torch"
-        return f"{wanted} has no build that fits for Python {python_of(self.own.machine)} here."
+        version = python_of(self.own.machine)
+        return say(
+            "No build of {wanted} fits Python {version} here.", wanted=wanted, version=version
+        )
 
     def _fetched(self, tool: OptStr) -> Chosen | NoWay:
         """With a Python that the tool brings: this machine's version where it fits."""
@@ -204,8 +213,9 @@ class _Choosing:
             return self._nothing()
         version = python_of(found.machine)
         if tool is None:
-            return self._nothing(f"Install Python {version}, or uv, which fetches it.")
-        return _made(tool, found, self._instead(), f"{tool} fetches Python {version}.")
+            template = "Install Python {version}, or install uv, which downloads it."
+            return self._nothing(say(template, version=version))
+        return _made(tool, found, self._instead())
 
     def _named_unusable(self) -> NoWay:
         """A Python that was named is not changed for another behind the user's back."""
@@ -213,11 +223,12 @@ class _Choosing:
         if found is None:
             return self._nothing()
         version = python_of(found.machine)
-        return self._nothing(f"Name a Python {version} with --python, or leave --python out.")
+        template = "Name a Python {version} with --python, or leave --python out."
+        return self._nothing(say(template, version=version))
 
     def _nothing(self, *ways_out: str) -> NoWay:
         if self.own is None:
-            return NoWay(why=("No Python that runs was found here.",), ways_out=ways_out)
+            return NoWay(why=(say("No working Python was found here."),), ways_out=ways_out)
         choice = self.own.choice
         others = (alternative.text for alternative in choice.alternatives)
         return NoWay(why=choice.why, ways_out=(*others, *ways_out), choice=choice)

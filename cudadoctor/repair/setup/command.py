@@ -34,7 +34,8 @@ from msgspec.structs import replace
 from cudadoctor import __version__, knowledge, pipeline
 from cudadoctor.cli.looking import passed, this_machine
 from cudadoctor.cli.options import Options, refuse, refuse_contradictions
-from cudadoctor.cli.output import Waiting, asked, painted, width, written
+from cudadoctor.cli.output import Waiting, asked, painted, signs, width, written
+from cudadoctor.cli.speech import current, say, spoken
 from cudadoctor.host import local
 from cudadoctor.host.local import LocalHost
 from cudadoctor.host.signals import Interrupts, end_now
@@ -115,9 +116,13 @@ class Setup(Struct, kw_only=True):
             try:
                 workplace = Workplace(place, alone=recipe.alone)
             except making.Busy:
-                refuse(f"another setup is at work in {place.path}: wait for its end")
+                refuse(
+                    "another cudadoctor setup is working in {folder}: wait until it ends",
+                    folder=place.path,
+                )
             except OSError as error:
-                refuse(f"{place.path} cannot be made: {error.strerror or error}")
+                reason = error.strerror or error
+                refuse("{folder} cannot be created: {reason}", folder=place.path, reason=reason)
             try:
                 with Waiting() as waiting:
                     making.make(workplace, recipe, waiting, interrupts)
@@ -127,11 +132,14 @@ class Setup(Struct, kw_only=True):
                 workplace.remove()
                 raise
             workplace.finish()
-        sys.stderr.write(f"{inert(place.path)} is made; the training step is to prove it\n")
+        sys.stderr.write(f"{say('Installed. Now the training step proves it.')}\n")
         look = replace(self.options, python=recipe.python, fast=False, no_smoke=False)
         self.judged = pipeline.judge(this_machine(look))
         shown = pipeline.report(self.judged, full=True)
-        self.say([Line(()), *terminal.report(shown, terminal.Layout(width=width())), Line(())])
+        shown = replace(shown, diagnosis=current().diagnosis(shown.diagnosis))
+        healthy = self.judged.diagnosis.verdict == "healthy"
+        layout = terminal.Layout(width=width(), signs=signs(), quiet=healthy, say=current())
+        self.say([Line(()), *terminal.report(shown, layout), Line(())])
         self.say(saying.use(recipe, width()))
         return self._proven(self.judged)
 
@@ -141,22 +149,28 @@ class Setup(Struct, kw_only=True):
         for line in () if stopped or self.options.as_json else lines:
             sys.stderr.write(f"  {inert(line)}\n")
         left = workplace.remove()
-        end = f"what was made is removed, except {left}" if left else "what was made is removed"
+        template = "What was made is removed."
+        if left:
+            template = "What was made is removed, except {path}."
+        end = say(template, path=left)
         if stopped:
-            last, code = f"interrupted; {end}", interrupts.code
-            return self.ended("interrupted", f"Interrupted; {end}.", last=last, code=code)
+            return self.ended(
+                "interrupted", say("Interrupted. {end}", end=end), code=interrupts.code
+            )
         behind = reason(error.tail)
-        why = f"{error}, since {behind}; {end}" if behind else f"{error}; {end}"
-        return self.ended("failed", f"{why}.", *lines, last=why)
+        why = say("Failed: {why}. {end}", why=f"{error} ({behind})" if behind else error, end=end)
+        return self.ended("failed", why, *lines, last=why)
 
     def _proven(self, judged: Judged) -> int:
         """Proven if the step passed and the verdict is no worse than warnings; else only kept."""
-        smoke, made = judged.machine.smoke, f"{self.folder} is made and kept"
+        smoke, name = judged.machine.smoke, self.folder
         if smoke is None or smoke.ended or not passed(smoke):
-            return self.ended("unproven", f"{made}, and the training step did not pass in it.")
+            template = "{folder} is installed, but the training step did not pass in it."
+            return self.ended("unproven", say(template, folder=name))
         if judged.diagnosis.verdict in ("healthy", "warnings"):
             return self.ended("proven")
-        return self.ended("unproven", f"{made}; what the report names is still to be cured.")
+        template = "{folder} is installed, but not everything works yet: see above."
+        return self.ended("unproven", say(template, folder=name))
 
 
 def setup(folder: str, options: Options) -> int:
@@ -178,17 +192,19 @@ def setup(folder: str, options: Options) -> int:
     if isinstance(chosen, NoWay):
         work.say(saying.no_way(chosen, known.machine, width()))
         work.ways_out = chosen.ways_out
-        return work.ended("no-build", *chosen.why, "Nothing was made.", last="nothing was made")
+        nothing = say("Nothing was made.")
+        return work.ended("no-build", *chosen.why, nothing, last=nothing)
     recipe = making.recipe(chosen, place.path, known.tools, kb)
     plan = work.plan = _planned(chosen, recipe, place, kb, verify_it=options.verify)
     shown = saying.plan(chosen, recipe, plan.room, plan.finding, width())
     work.say(shown, aloud=not options.yes)
     if plan.verified is False:
-        return work.ended("unresolved", plan.finding or "", "Nothing was made.")
+        finding = spoken(plan.finding or "")
+        return work.ended("unresolved", finding, say("Nothing was made."))
     if plan.room.too_small:
-        return work.ended("no-room", f"{saying.too_small(plan.room, place.path)}.")
+        return work.ended("no-room", saying.too_small(plan.room, place.path))
     if not options.yes and not _agreed(place):
-        return work.ended("declined", "Nothing was made.")
+        return work.ended("declined", say("Nothing was made."))
     return work.made(place, plan)
 
 
@@ -200,7 +216,12 @@ def _known(options: Options, kb: Knowledge) -> Known:
         tools = choosing.tools(host)
         tool = options.manager
         if tool is not None and tool != "pip" and tool not in tools:
-            refuse(f"--with {tool}: there is no {' or '.join(BY_NAME[tool].programs)} on PATH")
+            names = ", ".join(BY_NAME[tool].programs)
+            refuse(
+                "--with {tool}: not found on PATH: {names}. Install it first",
+                tool=tool,
+                names=names,
+            )
         named = options.python is not None
         known = Known(machine=machine, tools=tools, torch=options.torch, tool=tool, named=named)
         if choosing.suffices(known, kb):
@@ -252,11 +273,10 @@ def _agreed(place: Place) -> bool:
     """Whether the user lets it be made; if nobody can be asked, that is wrong use."""
     if not sys.stdin.isatty():
         refuse("cannot ask without a terminal: add --yes to make the environment")
-    name = inert(place.path)
-    first = f"Type y to make {name}"
+    template = "Make it?"
     if place.ours:
-        first = f"{name} was left by a setup that did not end. Type y to make it anew"
-    return asked(f"{first}; anything else leaves all as it is: ")
+        template = "{folder} is left from a setup that did not finish. Replace it?"
+    return asked("\n" + inert(say(template, folder=place.path)))
 
 
 def document(work: Setup) -> Json:
@@ -311,7 +331,7 @@ def reason(lines: Strings) -> OptStr:
     """What lies behind it, where that is known: no network, or no room."""
     text = "\n".join(lines)
     if _FULL.search(text):
-        return "the disk is full"
+        return say("the disk is full")
     if re.search(UNREACHED, text):
-        return "a package index could not be reached"
+        return say("a package index could not be reached")
     return None

@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from cudadoctor.cli.output import Waiting
+from cudadoctor.cli.speech import say
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts
 from cudadoctor.installers.registry import BY_NAME
@@ -22,6 +23,7 @@ from cudadoctor.installers.tool import Recipe, Wanted
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.plan.remedies.torch import remedy_for
+from cudadoctor.render import inert
 from cudadoctor.repair.journal import lock
 from cudadoctor.repair.session import Command, Failed, environment
 from cudadoctor.repair.setup.choosing import Chosen
@@ -73,7 +75,8 @@ class Place(Struct, frozen=True, kw_only=True):
 def refusal(place: Place) -> OptStr:
     """Why no environment may be made there, as one sentence; None where one may."""
     if place.why:
-        return f"{place.path} cannot be looked at ({place.why}): name another folder"
+        template = "{path} cannot be examined ({reason}): choose another folder"
+        return say(template, path=place.path, reason=place.why)
     return next(chain(_by_name(place), _by_kind(place), _by_rights(place)), None)
 
 
@@ -81,29 +84,33 @@ def _by_name(place: Place) -> Iterator[str]:
     """Names that no environment can live under."""
     name = place.path
     if not name.isprintable():
-        yield f"{name!r} holds characters that no terminal shows: name another folder"
+        yield say("{path} contains unprintable characters: choose another name", path=inert(name))
     separator = ";" if re.match(r"[A-Za-z]:", name) else ":"
     if separator in name:
-        yield f"{name} holds a {separator!r}, which separates folders in PATH: name another folder"
+        template = "{path} contains '{mark}', which separates folders in PATH: choose another name"
+        yield say(template, path=name, mark=separator)
     for packages in {*_OF_PACKAGES} & {*re.split(r"[/\\]", place.real)}:
-        yield f"{name} lies in the {packages} of an environment: name a folder outside of it"
+        template = "{path} is inside the {packages} of an environment: choose a folder outside it"
+        yield say(template, path=name, packages=packages)
     if _SYSTEM.match(place.real) or _WINDOWS_SYSTEM.match(place.real):
-        yield f"{name} belongs to the system: name a folder of your own"
+        yield say("{path} belongs to the system: choose a folder of your own", path=name)
     if place.inside and place.inside != place.real:
-        yield f"{name} lies in the environment {place.inside}: name a folder outside of it"
+        template = "{path} is inside the environment {inside}: choose a folder outside it"
+        yield say(template, path=name, inside=place.inside)
 
 
 def _by_kind(place: Place) -> Iterator[str]:
     name = place.path
     if place.kind == "link":
-        yield f"{name} is a link to {place.real}: name the folder itself"
+        yield say("{path} is a link to {real}: name the folder itself", path=name, real=place.real)
     if place.kind == "file":
-        yield f"{name} is a file: name a folder that is not there yet"
+        yield say("{path} is a file: name a folder that does not exist yet", path=name)
     if not place.parent_there:
-        yield f"{place.parent} is no folder: make it first, then {name} can be made in it"
+        yield say("{path} is not a folder: create it first", path=place.parent)
     if place.entries and not place.ours:
         found = ", ".join(place.entries[:3]) + (", ..." if len(place.entries) > 3 else "")
-        yield f"{name} is not empty ({found}): name a folder that is not there yet"
+        template = "{path} is not empty ({names}): name a folder that does not exist yet"
+        yield say(template, path=name, names=found)
 
 
 def _by_rights(place: Place) -> Iterator[str]:
@@ -111,14 +118,12 @@ def _by_rights(place: Place) -> Iterator[str]:
     name, there = place.path, place.kind == "folder"
     owner = place.owner if there else place.parent_owner
     if place.user == 0 and owner not in (None, 0):
-        yield (
-            f"{name if there else place.parent} belongs to user {owner} and this runs as root:"
-            " run it as that user"
-        )
+        template = "you are root, but {path} belongs to user {owner}: run this as that user"
+        yield say(template, path=name if there else place.parent, owner=owner)
     if there and not place.writable:
-        yield f"{name} cannot be written to: name another folder"
+        yield say("you may not write to {path}: choose another folder", path=name)
     if not there and not place.parent_writable:
-        yield f"{place.parent} cannot be written to, so {name} cannot be made"
+        yield say("you may not write to {path}: choose another folder", path=place.parent)
 
 
 def looked_at(folder: str) -> Place:
@@ -286,10 +291,11 @@ def make(workplace: Workplace, recipe: Recipe, waiting: Waiting, interrupts: Int
         for name, text in recipe.files.items():
             (workplace.path / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Failed(f"{error.filename} cannot be written: {error.strerror}") from error
+        text = say("cannot write to {path}: {reason}", path=error.filename, reason=error.strerror)
+        raise Failed(text) from error
     for argv in recipe.commands:
         if interrupts():
-            raise Failed("it was interrupted")
+            raise Failed(say("interrupted"))
         _run(argv, workplace, waiting, interrupts)
 
 
@@ -309,16 +315,19 @@ def _run(argv: Strings, workplace: Workplace, waiting: Waiting, interrupts: Inte
         command = Command(argv, clean(os.environ, scratch), folder, waiting.line, held)
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
-        raise Failed(f"{argv[0]} cannot be started: {words}") from error
+        text = say("{program} cannot be started: {reason}", program=argv[0], reason=words)
+        raise Failed(text) from error
     command.go()
     waiting(name_of(argv), True)
     code = command.wait(stopped, math.inf)
     waiting(name_of(argv), False)
     if interrupts() or code is None:
-        raise Failed("it was interrupted", tuple(command.lines))
+        raise Failed(say("interrupted"), tuple(command.lines))
     if code:
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
-        raise Failed(f"{argv[0]} {how}", tuple(command.lines))
+        template = "`{command}` failed with exit code {code}"
+        if code < 0:
+            template = "`{command}` was killed by signal {code}"
+        raise Failed(say(template, command=name_of(argv), code=abs(code)), tuple(command.lines))
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,14 +1,15 @@
-"""What setup shows: the machine, the build, what it takes and what is run; then how to use it."""
+"""What setup shows: what is made and how, the machine, the build and why; then how to use it."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from cudadoctor.cli.speech import current, say, spoken
 from cudadoctor.installers.registry import BY_NAME
 from cudadoctor.installers.tool import Command, Recipe, Wanted
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import Machine, OptInt, OptStr
 from cudadoctor.model.trust import typed
 from cudadoctor.render import inert, shells, summary
@@ -73,9 +74,8 @@ def _supposed(build: TorchBuild, kb: Knowledge) -> OptInt:
     return wheel + (LIBRARIES_BYTES if libraries else 0)
 
 
-MARGIN = 10
+MARGIN, INDENT = 12, 6
 LEAST_ROOM = 20
-_ENGLISH = Language({})
 _RISKY = frozenset("\"'$`\\!")
 """Activation scripts of older Pythons hand these to the shell as code."""
 
@@ -83,22 +83,38 @@ _RISKY = frozenset("\"'$`\\!")
 def plan(
     chosen: Chosen, recipe: Recipe, room: Room, verified: OptStr, width: int
 ) -> Iterator[Line]:
-    """The machine in two lines, the build and why, what will be run, and what it takes."""
-    base = chosen.base
-    python = f"{base.version}, {base.path}" if base else ""
+    """What is made and by which commands; then the machine, the build and why, and its size."""
+    base, folder = chosen.base, recipe.wanted.folder
+    what = spoken(BY_NAME[chosen.tool].makes)
+    yield from heading(
+        say("cudadoctor will make {what} in {folder}:", what=what, folder=folder), width
+    )
+    if recipe.files:
+        names = ", ".join(recipe.files)
+        yield Line(((" " * INDENT + inert(say("write {files}", files=names)), "green"),))
+    for command in recipe.commands:
+        argv = typed(*command)
+        for line in shells.command_lines((argv,), chosen.machine, "", width - INDENT):
+            # Folded, and never wrapped: a command must survive being copied.
+            yield Line(((" " * INDENT + inert(line), "green"),))
+    yield Line(())
     yield from _machine(chosen.machine, width)
-    yield from rows("python", [python or f"{chosen.python}, fetched by {chosen.tool}"], width)
+    python = f"{base.version} ({base.path})" if base else ""
+    if base is None:
+        python = say("{version}, downloaded by {tool}", version=chosen.python, tool=chosen.tool)
+    yield from rows("Python", [python, *chosen.because], width)
     yield from _build(chosen.choice, recipe.wanted, width)
-    yield from rows("by", [BY_NAME[chosen.tool].makes, *chosen.because], width)
-    yield from rows("write", list(recipe.files), width)
-    for number, command in enumerate(recipe.commands):
-        # Never wrapped: a command must survive being copied.
-        yield _line("run" if number == 0 else "", shown(command, chosen.machine))
-    yield from rows("size", [size(room)], width)
     if recipe.note:
-        yield from rows("note", [recipe.note], width)
+        yield from rows(say("Note"), [spoken(recipe.note)], width)
     if verified:
-        yield from rows("verified", [verified], width)
+        yield from rows(say("Verified"), [spoken(verified)], width)
+    yield from rows(say("Size"), [size(room)], width)
+
+
+def heading(text: str, width: int) -> Iterator[Line]:
+    """A sentence over the whole width."""
+    for part in textwrap.wrap(inert(text), width, break_long_words=False, break_on_hyphens=False):
+        yield Line(((part, "bold"),))
 
 
 def rows(label: str, texts: list[str], width: int) -> Iterator[Line]:
@@ -108,38 +124,45 @@ def rows(label: str, texts: list[str], width: int) -> Iterator[Line]:
     )
     for text in texts:
         for part in wrapper.wrap(inert(text)) or [""]:
-            yield _line(label, part, "")
+            yield _line(label, part)
             label = ""
 
 
 def no_way(found: NoWay, machine: Machine, width: int) -> Iterator[Line]:
     """Why nothing is made, and what would help."""
-    yield from _machine(machine, width)
-    yield from rows("none", list(found.why), width)
+    yield from heading(say("No PyTorch build works in a new environment here."), width)
+    yield Line(())
+    yield from rows(say("Instead"), list(map(spoken, found.ways_out)), width)
+    yield from rows(say("Why"), list(map(spoken, found.why)), width)
     if found.choice is not None:
-        yield from rows("  not", summary.rejection_reasons(found.choice.why_not), width)
-    yield from rows("way out", list(found.ways_out), width)
+        yield from rows(say("Rejected"), _rejected(found.choice), width)
+    yield from _machine(machine, width)
 
 
 def _machine(machine: Machine, width: int) -> Iterator[Line]:
-    machine_rows = dict(summary.machine_rows(machine, _ENGLISH))
-    for name in ("driver", "gpu"):
-        yield from rows(name, [machine_rows[name]], width)
+    known = dict(summary.machine_rows(machine, current()))
+    yield from rows("GPU", [known[say("gpu")]], width)
+    yield from rows(say("Driver"), [known[say("driver")]], width)
 
 
 def _build(choice: Choice, wanted: Wanted, width: int) -> Iterator[Line]:
     build = wanted.build
     pinned = f"torchvision=={build.torchvision}" in wanted.change.install
-    beside = f" with torchvision {build.torchvision}" if pinned else ""
-    yield _line("build", f"torch {build.torch} {build.variant}{beside}", "bold")
-    yield from rows("  why", list(choice.why), width)
+    beside = f" + torchvision {build.torchvision}" if pinned else ""
+    yield _line(say("Build"), f"torch {build.torch} {build.variant}{beside}", "bold")
+    yield from rows(say("Why"), list(map(spoken, choice.why)), width)
     if build.cuda is None and wanted.machine.platform.system != "Darwin":
-        yield from rows("", ["A CPU build: it proves torch, not a GPU."], width)
-    yield from rows("  not", summary.rejection_reasons(choice.why_not), width)
+        yield from rows("", [say("A CPU build: it proves torch, not a GPU.")], width)
+    yield from rows(say("Rejected"), _rejected(choice), width)
 
 
-def _line(label: str, text: str, style: str = "green") -> Line:
-    return Line(((f"{label:<{MARGIN}}", "dim"), (text, style)))
+def _rejected(choice: Choice) -> list[str]:
+    said = (replace(why, reason=spoken(why.reason)) for why in choice.why_not)
+    return summary.rejection_reasons(said)
+
+
+def _line(label: str, text: str, style: str = "") -> Line:
+    return Line(((f"{f'  {label}' if label else '':<{MARGIN}}", "dim"), (text, style)))
 
 
 def shown(command: Command, machine: Machine) -> str:
@@ -149,19 +172,26 @@ def shown(command: Command, machine: Machine) -> str:
 
 def size(room: Room) -> str:
     """What is downloaded and what it takes, as far as that is known."""
-    free = "" if room.free_bytes is None else f"; {bytes_shown(room.free_bytes)} are free there"
+    free = ""
+    if room.free_bytes is not None:
+        free = say("; {size} free", size=bytes_shown(room.free_bytes))
     if room.download_bytes is None or room.installed_bytes is None:
-        return f"not known{free}"
+        return say("not known") + free
+    template = "about {download} to download, about {installed} on disk"
+    if room.counted:
+        template = "{download} to download, about {installed} on disk"
     download, installed = bytes_shown(room.download_bytes), bytes_shown(room.installed_bytes)
-    return (
-        f"{'' if room.counted else 'about '}{download} to download, about {installed} on disk{free}"
-    )
+    return say(template, download=download, installed=installed) + free
 
 
 def too_small(room: Room, folder: str) -> str:
     """The sentence for a disk that will not do."""
-    needed, free = bytes_shown(room.installed_bytes or 0), bytes_shown(room.free_bytes or 0)
-    return f"{folder} needs about {needed} and {free} are free there: nothing was made"
+    return say(
+        "Nothing was made: {folder} needs about {needed}, but has {free} free.",
+        folder=folder,
+        needed=bytes_shown(room.installed_bytes or 0),
+        free=bytes_shown(room.free_bytes or 0),
+    )
 
 
 def activation(recipe: Recipe) -> dict[str, str]:
@@ -187,9 +217,12 @@ def activation(recipe: Recipe) -> dict[str, str]:
 def use(recipe: Recipe, width: int) -> Iterator[Line]:
     """How to use the environment from now on."""
     found = activation(recipe)
+    yield from heading(say("To use it:"), width)
     for name, text in found.items():
-        yield _line(name, inert(text))
+        yield _line(name, inert(text), "green")
+    yield _line("python", shown((recipe.python,), recipe.wanted.machine), "green")
     if recipe.scripts and found.keys() == recipe.use.keys():
-        why = "activation scripts of older Pythons run parts of this name as code"
-        yield from rows("use", [f"Call its python by path: {why}."], width)
-    yield _line("python", shown((recipe.python,), recipe.wanted.machine))
+        why = say(
+            "Call its python by path: activation scripts would run parts of this name as code."
+        )
+        yield from rows(say("Note"), [why], width)
