@@ -268,8 +268,8 @@ def scheduler_no_gpu(m: Machine) -> Answer:
 def memory_held_by_others(m: Machine) -> Answer:
     """GPU {first} has {free} of {memory} free, and your program has not even started.
 
-    A program then stops with "CUDA out of memory", often at its first tensor. `nvidia-smi` lists
-    the processes that hold the memory. Memory without a listed process belongs to another
+    Programs stop with "CUDA out of memory", often at their first tensor. `nvidia-smi` lists the
+    processes that hold the memory. Memory without a listed process belongs to another
     container, to another user, or to a process that crashed.
 
     On machines with unified memory (Jetson, GB10) the page cache counts as used, so nothing is
@@ -294,7 +294,7 @@ def memory_held_by_others(m: Machine) -> Answer:
     listed = any(gpu.processes for gpu in full)
     return Found(
         evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
-        title=None if listed else "The memory of GPU {which} is in use, but no process is listed",
+        title=None if listed else "No process is listed for the memory in use on GPU {which}",
         values={
             "which": [gpu.index for gpu in full],
             "first": full[0].index,

@@ -701,7 +701,7 @@ def _raw_lines(m: Machine) -> list[str]:
     """The lines of LXC itself. 195 is the major number of NVIDIA's nodes but for those of UVM."""
     return [
         "lxc.cgroup2.devices.allow: c 195:* rwm",
-        "# instead of 511 the number that `grep nvidia-uvm /proc/devices` shows",
+        "# 511: grep nvidia-uvm /proc/devices",
         "lxc.cgroup2.devices.allow: c 511:* rwm",
         *(
             f"lxc.mount.entry: {node} {node[1:]} none bind,optional,create=file"
