@@ -237,7 +237,7 @@ def shm_too_small(m: Machine) -> Answer:
 
     Look-alikes: a worker that was "Killed" ran out of memory, and "Too many open files" is ulimit.
 
-    Fix: --shm-size=8g (or --ipc=host) when the container is started; in Kubernetes an emptyDir of
+    Fix: start the container with --shm-size=8g (or --ipc=host); in Kubernetes, mount an emptyDir of
     medium Memory on /dev/shm. num_workers=0 is a test, not a fix: it makes loading slow.
     """
     if m.platform.system not in (None, "Linux"):

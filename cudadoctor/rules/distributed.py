@@ -268,8 +268,8 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if the driver offers P2P and it does not work, see nccl-p2p-broken.
     NCCL_P2P_DISABLE=1 changes nothing here.
 
-    Fix: none is needed, except for data-center GPUs: look for NVreg_RegistryDwords in
-    /etc/modprobe.d, then at ACS in the firmware settings.
+    Fix: GeForce cards and mixed pairs need none. For data-center GPUs, look for
+    NVreg_RegistryDwords in /etc/modprobe.d, then at ACS in the firmware settings.
     """
     live = live_gpus(m)
     if len(live) < 2 or any(gpu.mig for gpu in live):

@@ -39,15 +39,21 @@ _COMPAT_WORDS = (
 )
 
 
-@rule("device-permission", title="This user may not open the GPU's device nodes")
+@rule("device-permission", title="Your user has no permission to open the GPU's device files")
 def device_permission(m: Machine) -> Answer:
-    """The nodes under /dev belong to a group that this user is not in, so CUDA sees no GPU.
+    """The files under /dev belong to a group that your user is not in. Joining that group is
+    enough: do not run as root, and do not open the files to everyone.
 
-    Opening a node answers EACCES (13), NVML answers code 4, and the same program works as root. A
-    refusal with EPERM (1) comes from the container's device rules instead: container-gpu-lost. On a
-    Jetson the groups are video and render, and a new group counts from the next login on.
+    Opening a file fails with "Permission denied" (EACCES, 13), nvidia-smi reports "Insufficient
+    Permissions", and the same program works as root. To check by hand: `ls -l /dev/nvidia*` and
+    `id`. On a Jetson the groups are video and render.
 
-    Neither running as root nor opening the nodes to everybody is a cure.
+    Look-alikes: "Operation not permitted" (EPERM, 1) comes from the device rules of a container:
+    container-gpu-lost.
+
+    Fix: add your user to the group, then log out and in again: a running session keeps its old
+    groups. If the files belong to root alone, an option of the nvidia module has to give them a
+    group first (NVreg_DeviceFileGID and NVreg_DeviceFileMode=0660).
     """
     code, nodes = driver_code(m), m.driver.nodes
     denied = code == NO_PERMISSION
@@ -63,6 +69,9 @@ def device_permission(m: Machine) -> Answer:
     return Found(
         evidence=("driver.nodes" if refused else None, code_path(m)),
         values={"nodes": [node.path for node in refused]},
+        why="The files under /dev belong to root alone, so joining a group is not enough."
+        if refused and not m.container.kind and {node.group for node in refused} == {"root"}
+        else None,
         sure=refused,
         remedies=device_groups(m),
     )

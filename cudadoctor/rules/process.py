@@ -16,6 +16,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
+    by_hand,
     free_memory,
     grant_gpu,
     raise_nofile,
@@ -203,7 +204,15 @@ def _right_list(m: Machine, value: str, left: Visible) -> Remedies:
     uuids = tuple(gpu.uuid or "" for gpu in m.gpus or ())
     if m.container.scheduler in _JOB:
         own = _own_of_job(m, len(uuids))
-        return _show(own, "Set CUDA_VISIBLE_DEVICES to the GPUs of this job") or grant_gpu(m)
+        promised = by_hand(
+            "leave-to-scheduler",
+            "Leave CUDA_VISIBLE_DEVICES to the scheduler",
+            "Delete the line that sets it in ~/.bashrc or in the job script, then start the job "
+            "again.",
+        )
+        return _show(own, "Set CUDA_VISIBLE_DEVICES to the GPUs of this job") or (
+            promised if promised_by_scheduler(m) else grant_gpu(m)
+        )
     found = (_device(entry, uuids)[0] for entry in value.split(","))
     valid = dict.fromkeys(str(index) for index in found if index is not None)
     unset = unset_variables(m, _NAME)
@@ -356,7 +365,7 @@ def allocator_option(m: Machine) -> Answer:
     on the GPU. A key that this release of torch does not know fails in the same way: newer keys
     need a newer torch.
 
-    Fix: unset the variable, or correct it.
+    Fix: correct the options, or unset the variable.
     """
     env, message = need(m.env, "env"), error_with(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
@@ -384,7 +393,7 @@ def slower_by_variable(m: Machine) -> Answer:
 
     NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are a choice and are not reported.
 
-    Fix: unset the variable when you are done with debugging.
+    Fix: unset debugging switches when you are done.
     """
     if not gpu_present(m):
         return None
@@ -415,7 +424,7 @@ def broken_by_environment(m: Machine) -> Answer:
     Look-alikes: if CUDA_VISIBLE_DEVICES alone is to blame, the cause is visible-devices-hides-gpu;
     if another libcuda is loaded, it is libcuda-stub or cuda-compat-conflict.
 
-    Fix: unset the variable that causes it.
+    Fix: unset the variable that breaks CUDA.
     """
     libcuda, env = m.driver.libcuda, m.env or {}
     if libcuda.code in _MPS_FAILED and _MPS in env:

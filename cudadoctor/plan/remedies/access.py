@@ -773,7 +773,7 @@ def device_groups(m: Machine) -> Remedies:
         return _groups_inside(m, groups[0])
     if m.container.scheduler:
         text = f"Ask the administrator to add {user} to the {groups[0]} group on this node."
-        return by_hand("device-groups", "Get access to the GPU's device nodes", text, "admin")
+        return by_hand("device-groups", "Get access to the GPU's device files", text, "admin")
     if owners and owners <= _OF_NOBODY and side in ("linux", "dgx"):
         return _group_of_the_nodes(m, user)
     step = Remedy(
@@ -822,7 +822,7 @@ def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
     return (
         Remedy(
             id="device-groups",
-            title="Open the GPU's nodes to the video group and join it",
+            title="Open the GPU's device files to the video group and join it",
             needs_root=True,
             reboot=True,
             edits=(
@@ -837,6 +837,7 @@ def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
             if gid
             else "In the line below, GID is the number that `getent group video` shows. Then, as "
             f"root, run `usermod -aG video {user}` and reboot.",
-            note="The nodes belong to root alone, so joining a group is not enough.",
+            note="The option replaces the one that closed the files, in whichever file of "
+            "/etc/modprobe.d it stands.",
         ),
     )
