@@ -66,7 +66,7 @@ class _Script:
         say = self.say
         yield comment(f"cudadoctor {version}, {say('knowledge of')} {knowledge}")
         if machine.python.executable:
-            yield comment(f"{say('examined')}: {machine.python.executable}")
+            yield comment(f"python: {machine.python.executable}")
         for finding in diagnosis.roots:
             yield "#"
             yield from _text(f"{say(finding.severity.label)}: {finding.title}", hang=4)

@@ -32,13 +32,12 @@ def machine_rows(machine: Machine, say: Language) -> Iterator[StrPair]:
     pasted, torch = machine.look == "report", machine.torch
     for label, shown, text in (
         (say("report"), pasted, _read),
-        (say("examined"), not pasted, _examined),
+        (say("python"), not pasted or machine.python.version, _examined),
         (say("system"), pasted and (machine.platform.system or machine.container.kind), _system),
         (say("driver"), not pasted or machine.driver.version, _driver),
         (say("gpu"), not pasted or machine.gpus or machine.pci, _gpus),
         (say("torch"), not pasted or torch.version or torch.installed is False, _torch),
-        (say("python"), pasted and machine.python.version, lambda m, _: str(m.python.version)),
-        (say("smoke"), not pasted, _smoke),
+        (say("training"), not pasted, _smoke),
     ):
         if shown:
             yield label, text(machine, say)
@@ -48,7 +47,7 @@ def _read(machine: Machine, say: Language) -> str:
     """Which programs' output a report holds, and the day that it is judged for."""
     programs = dict.fromkeys(origin.partition(", line ")[0] for origin in machine.origins.values())
     names = [say(name) for name in programs if name and not name.startswith("line ")]
-    text = ", ".join(names) if names else say("no output of a tool that is known")
+    text = ", ".join(names) if names else say("no output of a known tool")
     return text + (say(", as of {date}", date=machine.date) if machine.date else "")
 
 
@@ -460,22 +459,31 @@ def counts(shown: Report, say: Language) -> Iterator[str]:
     )
     python = machine.python
     if python.executable:
-        version = f" ({python.version})" if python.version else ""
-        yield f"{shown.shade(python.executable)}{version}"
+        guessed = CHOSEN[python.chosen_by] if python.chosen_by in ("PATH", "own") else ""
+        about = ", ".join(filter(None, (str(python.version or ""), guessed and say(guessed))))
+        yield shown.shade(python.executable) + (f" ({about})" if about else "")
     if shown.seconds is not None:
         yield f"{shown.seconds:.1f} s"
 
 
+CHOSEN = {
+    "--python": "from --python",
+    "VIRTUAL_ENV": "active virtual environment",
+    "CONDA_PREFIX": "active conda environment",
+    "./.venv": "from ./.venv",
+    "PATH": "first python3 on PATH",
+    "own": "cudadoctor's own",
+}
+"""Why this interpreter was examined."""
+
+
 def _examined(machine: Machine, say: Language) -> str:
     python = machine.python
-    if python.executable is None:
-        return say("no interpreter is known")
-    words = [f"Python {python.version}" if python.version else "", python.kind or ""]
-    words += [say("chosen by {chosen}", chosen=python.chosen_by)] if python.chosen_by else []
-    words += python.passed_over or ()
-    if python.repair == "unfinished":
-        words.append(say("a repair was cut off: cudadoctor fix --undo takes it back"))
+    chosen = CHOSEN.get(python.chosen_by or "")
+    words = [str(python.version or ""), python.kind or "", say(chosen) if chosen else ""]
     inside = ", ".join(filter(None, words))
+    if python.executable is None:
+        return inside or say("not known")
     return f"{python.executable} ({inside})" if inside else python.executable
 
 
@@ -484,7 +492,7 @@ def _driver(machine: Machine, say: Language) -> str:
     if driver.version:
         text = str(driver.version) + (f" ({say(driver.flavour)})" if driver.flavour else "")
     elif driver.installed is False:
-        return say("none is installed here")
+        return say("not installed")
     else:
         idle = driver.installed and driver.loaded is False and not machine.platform.wsl
         text = say("installed, not loaded" if idle else "not known")
@@ -496,7 +504,7 @@ def _gpus(machine: Machine, say: Language) -> str:
     if not gpus:
         on_bus = [gpu for gpu in machine.pci or () if gpu.vendor == "nvidia"]
         if on_bus:
-            return say("{count} on the PCI bus, none named by the driver", count=len(on_bus))
+            return say("{count} on the PCI bus, not reported by the driver", count=len(on_bus))
         silent = gpus is None and (machine.pci is None or machine.driver.nvml.loads)
         return say("not known") if silent else say("no NVIDIA GPU")
     names = [_gpu(gpu) for gpu in gpus]
@@ -537,7 +545,7 @@ def _smoke(machine: Machine, say: Language) -> str:
         by.setdefault(stage.status, []).append(
             f"{stage.name} ({stage.detail})" if with_reason else stage.name
         )
-    texts = [f"{say(status)}: {', '.join(names)}" for status, names in by.items()]
+    texts = [f"{len(names)} {say(status)}: {', '.join(names)}" for status, names in by.items()]
     return say("on {device}: ", device=smoke.device) + "; ".join(texts)
 
 

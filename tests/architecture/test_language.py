@@ -47,6 +47,7 @@ DYNAMIC = (
     *(area for area in AREAS if area not in ("driver", "GPU", "torch")),
     *(output.SHORTER, "waiting for {what}"),
     *summary.LEADS.values(),
+    *summary.CHOSEN.values(),
     *summary.SURENESS.values(),
 )
 """What renderers say by a value, not by a constant."""

@@ -1,5 +1,5 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: /home/ada/venv/bin/python
+# python: /home/ada/venv/bin/python
 #
 # error: This container was started without the GPU
 #   The host's NVIDIA driver is loaded, but this container got no GPU from it. A driver

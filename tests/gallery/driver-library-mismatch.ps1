@@ -1,5 +1,5 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: /home/ada/venv/bin/python
+# python: /home/ada/venv/bin/python
 #
 # error: The NVIDIA driver's library 580.105.08 does not match its loaded module 580.95.05
 #   The module refuses libraries of another version, so nothing reaches the GPU.

@@ -1,5 +1,5 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: /home/ada/venv/bin/python
+# python: /home/ada/venv/bin/python
 #
 # error: Driver 575.64.05 is too old for a torch built with CUDA 13.0
 #   CUDA 13 calls functions that drivers before 580.65.06 lack, so torch sees no GPU.

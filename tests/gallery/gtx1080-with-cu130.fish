@@ -1,5 +1,5 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: /home/ada/venv/bin/python
+# python: /home/ada/venv/bin/python
 #
 # error: torch 2.14.1+cu130 was not built for your GTX 1080
 #   Your GTX 1080 is sm_61; this build contains sm_75 to sm_120 only. Kernels fail with "no

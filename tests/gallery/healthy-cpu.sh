@@ -1,6 +1,6 @@
 #!/bin/sh
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: /home/ada/venv/bin/python
+# python: /home/ada/venv/bin/python
 #
 
 # There is nothing to fix.

@@ -1,5 +1,5 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: /home/ada/venv/bin/python
+# python: /home/ada/venv/bin/python
 #
 # error: The nouveau driver holds the GPU, so NVIDIA's driver is not loaded
 #   NVIDIA's driver is installed, and CUDA needs it; a GPU has one driver at a time.

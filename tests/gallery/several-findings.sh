@@ -1,6 +1,6 @@
 #!/bin/sh
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: /home/ada/venv/bin/python
+# python: /home/ada/venv/bin/python
 #
 # error: CUDA_VISIBLE_DEVICES="" hides every GPU
 #   CUDA shows a program only the GPUs in this list, so torch sees 0 of 1. nvidia-smi ignores

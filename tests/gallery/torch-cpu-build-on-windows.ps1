@@ -1,5 +1,5 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
-# examined: C:\Users\ada\venv\Scripts\python.exe
+# python: C:\Users\ada\venv\Scripts\python.exe
 #
 # error: torch 2.14.1+cpu is a CPU-only build and cannot use your RTX 4090
 #   A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.

@@ -113,7 +113,7 @@ def test_the_line_of_signs_is_read(status: str) -> None:
     assert machine.driver.flavour == "open"
     assert str(machine.torch.text) == "2.6.0"
     assert [(gpu.name, gpu.memory_bytes) for gpu in machine.gpus or ()] == 2 * [
-        ("RTX 4090", 24 << 30)
+        ("NVIDIA GeForce RTX 4090", 24 << 30)
     ]
 
 
@@ -131,7 +131,7 @@ def test_the_labels_that_are_read_are_those_of_evidence() -> None:
 def test_what_is_merely_possible_is_not_made_likely_by_pasting_it() -> None:
     shown = report_of(HEALTHY)
     assert report_of(on_terminal(shown, 80)).diagnosis.primary is None
-    text = "**Possible root cause: WSL does not reach the GPU** (`wsl-setup`)\n\n"
+    text = "**Possibly: WSL does not reach the GPU.** (`wsl-setup`)\n\n"
     again = report_of(f"{text}<sub>cudadoctor 0.1.0, knowledge of 2026-11-21</sub>").diagnosis
     assert (again.primary, again.verdict) == ("wsl-setup", "undecided")
 
