@@ -39,6 +39,11 @@ _MARKS = re.compile(
     r"(?:driver (?P<driver>\d.{0,40}?)|GPU (?P<gpu>\S.{0,400}?)|torch (?P<torch>\d.{0,60}?)"
     r"|(?P<none>no NVIDIA GPU|no driver|torch not installed))(?= {3}|$)"
 )
+_ABSENT = {
+    "no NVIDIA GPU": ("gpus", ()),
+    "no driver": ("driver.installed", False),
+    "torch not installed": ("torch.installed", False),
+}
 LABELS = {
     "loaded kernel module": "driver.kernel",
     "driver library": "driver.library",
@@ -75,12 +80,8 @@ def read_doctor(doc: Document) -> Statements:
 
 
 def _of_mark(found: re.Match[str]) -> Facts:
-    if absent := found["none"]:
-        return {
-            "no NVIDIA GPU": {"gpus": ()},
-            "no driver": {"driver.installed": False},
-            "torch not installed": {"torch.installed": False},
-        }[absent]
+    if found["none"]:
+        return dict([_ABSENT[found["none"]]])
     label = next(name for name in ("driver", "gpu", "torch") if found[name])
     return _READ[label](found[label]) or {}
 
