@@ -203,6 +203,8 @@ class _View(Struct, frozen=True):
             return self.say(word)
         if isinstance(value, list):
             return self._listed([_word(part) for part in value])
+        if name.endswith("_bytes") and isinstance(value, int):
+            return gib(value)
         return _word(value)
 
     def _is_named(self, name: str) -> bool:

@@ -211,6 +211,11 @@ def test_a_value_reads_as_people_say_it(fact: str, value: str, shown: str) -> No
             "NVIDIA GPU (10de:2684) at 0000:01:00.0, no driver in use, does not respond",
         ),
         ("pci", '[{"address":"","vendor":"amd","device_id":""}]', "AMD GPU"),
+        (
+            "gpus.0.processes",
+            '[{"pid":31337,"name":"python3","memory_bytes":8589934592},{"pid":4}]',
+            "pid 31337 (python3), 8 GiB; pid 4",
+        ),
         ("build.compiler", '{"present":false,"name":"g++"}', "not installed"),
         ("driver.fabric", '{"nvswitches":4,"manager":"absent"}', "not installed, NVSwitches: 4"),
         (
@@ -218,7 +223,7 @@ def test_a_value_reads_as_people_say_it(fact: str, value: str, shown: str) -> No
             '{"first":0,"second":1,"p2p":"chipset","nvlink":false,"level":"node"}',
             "GPU 0 – GPU 1: no P2P through this chipset, same NUMA node",
         ),
-        ("smoke.stages.0", '{"name":"ddp","status":"timed-out"}', "ddp: timed-out"),
+        ("smoke.stages.0", '{"name":"ddp","status":"timed-out"}', "ddp: timed out"),
     ],
 )
 def test_an_item_of_a_table_reads_as_people_say_it(fact: str, value: str, shown: str) -> None:
