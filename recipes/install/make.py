@@ -1,4 +1,4 @@
-"""Write every file of this folder from the doctor's tables: `python recipes/install/make.py`."""
+"""Write the files of this folder from cudadoctor's tables: `python recipes/install/make.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(folder: Path = HERE) -> int:
-    """Write what differs and remove what no variant has any more; the number of changed files."""
+    """Write files that changed, and remove those of variants that are gone."""
     found = texts.files(knowledge.load())
     changed = 0
     for path, text in found.items():

@@ -32,24 +32,23 @@ MAINTAINED_YEARS = 5
 _TOP = """\
 # Environments with torch, ready to copy
 
-`cudadoctor fix --as requirements` (or `environment`, `pyproject`, `pixi`, `dockerfile`) writes the
-file for the machine that it runs on, `cudadoctor setup DIR` makes the environment. These folders
-hold the same for whoever cannot run it there: for an image, a cluster, a colleague.
+`cudadoctor fix --as requirements` (or `environment`, `pyproject`, `pixi`, `dockerfile`) writes such
+a file for your machine, and `cudadoctor setup DIR` creates the environment. Copy from these folders
+if you cannot run cudadoctor there: for an image, a cluster or a colleague.
 
-**Take the first line of your platform whose driver, GPU, Python and glibc fit.** `nvidia-smi`
-shows the driver; the compute capability of a GPU stands in brackets behind its generation.
+**Use the first row of your platform that fits your driver, GPU, Python and glibc.** `nvidia-smi`
+shows the driver. The numbers after each GPU generation are its compute capabilities.
 
-Each folder holds `requirements.txt` (pip, uv), `environment.yml` (conda, mamba), `pyproject.toml`
-(a uv project), `pixi.toml` and a `Dockerfile`. conda and pixi take conda-forge's packages where it
-is known to have the release for all of the GPUs, else torch's own wheels; every file says at its
-top what it needs.
+Each folder contains `requirements.txt` (pip, uv), `environment.yml` (conda, mamba),
+`pyproject.toml` (a uv project), `pixi.toml` and a `Dockerfile`. The files for conda and pixi use
+conda-forge if it has the release for all these GPUs, or else torch's own wheels. Each file begins
+with its requirements.
 """
 _END = """\
-The driver is the oldest that runs the CUDA major of the build. Only GPUs with machine code in the
-build are listed; PTX, which a driver compiles while a program starts, is not counted.
+The oldest driver is the one that the CUDA major version of the build needs. The GPUs are those that
+the build has machine code for; PTX, which the driver compiles at start-up, is not counted.
 
-Made from the doctor's tables of {date} by `python recipes/install/make.py`, with the doctor of
-the same checkout installed; a test compares every byte, so these files are as new as the tables.
+Generated from cudadoctor's tables of {date} by `python recipes/install/make.py`. Do not edit.
 """
 _HEAD = ("files", "torch", "oldest driver", "GPUs (compute capability)", "Python", "glibc")
 
@@ -151,14 +150,14 @@ def _page(recipes: tuple[Recipe, ...], kb: Knowledge) -> Iterator[str]:
             and recipe.newest[platform].torch != recipe.stack.lead.torch
         ]
         if others:
-            yield f"Known in another release than the files hold: {', '.join(others)}.\n"
+            yield f"The newest release here is not the one in the files: {', '.join(others)}.\n"
         known = kb.builds_on(platform)
         newest = max((build.torch for build in known), default=None)
         announced = sorted(
             build.variant for build in known if build.torch == newest and build.published is None
         )
         if announced:
-            yield "Announced, but not known to be published for it: torch " + (
+            yield "Announced, but not seen on an index for this platform: torch " + (
                 f"{newest} {', '.join(announced)}.\n"
             )
     yield _END.format(date=kb.date)

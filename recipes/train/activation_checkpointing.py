@@ -1,27 +1,27 @@
-"""Activation checkpointing: compute some activations twice instead of keeping them.
+"""Activation checkpointing: recompute activations in the backward pass instead of storing them.
 
-What it does: inside a checkpointed block only the input is kept; backward runs the block's forward
-once more. Memory for activations falls from every layer's to one block's and the blocks' inputs.
+What it does: a checkpointed block stores only its input; the backward pass runs the block's forward
+again. Activation memory falls from that of all layers to one block's plus the blocks' inputs.
 
 When it helps: activations fill the memory: long sequences, large images, deep networks. Checkpoint
-repeated blocks (a transformer layer), not the whole model: that would lower no peak.
+repeated blocks (a transformer layer). Checkpointing the whole model would not lower the peak.
 
-When it hurts: every step computes the forward pass of these blocks twice. Weights, gradients and
-optimiser state stay as large as they were. With memory to spare, leave it off.
+When it hurts: every step computes these blocks' forward pass twice. Weights, gradients and
+optimizer state stay as large as before. If you have memory to spare, leave it off.
 
-How to see it: peak memory on a GPU; anywhere, the bytes that autograd saves, counted below with
-torch.autograd.graph.saved_tensors_hooks.
+How to see it: peak memory on a GPU; anywhere else, the bytes that autograd saves, counted below
+with torch.autograd.graph.saved_tensors_hooks.
 
-What goes wrong, and the way out:
+Troubleshooting:
 - "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly": pass
-  use_reentrant=False. The old way (True) needs an input that requires gradients ("None of the
-  inputs have requires_grad=True. Gradients will be None") and knows no torch.autograd.grad().
+  use_reentrant=False. The old variant (True) needs an input that requires gradients ("None of the
+  inputs have requires_grad=True. Gradients will be None") and does not support autograd.grad().
 - "torch.utils.checkpoint: A different number of tensors was saved during the original forward and
-  recomputation.": the block does not do the same twice: it depends on something that has changed
-  (a counter, a cache, the time). Make it a function of its inputs.
-- The loss differs with dropout: preserve_rng_state=False, or a generator of one's own. True, the
-  default, repeats the same dropout. Autocast is repeated in any case (--bf16 shows it).
-- BatchNorm's running statistics move twice a step: both passes count.
+  recomputation.": the block does not do the same thing twice, because it depends on something that
+  changed (a counter, a cache, the time). Make it a pure function of its inputs.
+- The loss differs with dropout: preserve_rng_state is False, or you use your own generator. True,
+  the default, repeats the same dropout. Autocast is always repeated (--bf16 shows it).
+- BatchNorm's running statistics are updated twice per step, once in each pass.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # the same operations on the same numbe
 
 
 class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
-    """Blocks with dropout; the only difference between the two ways is how a block is called."""
+    """Blocks with dropout; the two variants differ only in how a block is called."""
 
     def __init__(self, width: int, depth: int, *, saves_memory: bool) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def saved_bytes(model: torch.nn.Module, batch: Batch, bf16: bool) -> int:
 
 
 def labelled(steps: int, width: int, device: str) -> list[Batch]:
-    """Points with the label that a random linear teacher gives them, eight batches in turn."""
+    """Points labeled by a random linear teacher; eight batches, repeated."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
     inputs = [torch.randn(64, width) for _ in range(8)]
@@ -99,7 +99,7 @@ def labelled(steps: int, width: int, device: str) -> list[Batch]:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor], saved: int) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
@@ -108,8 +108,8 @@ def measured(name: str, steps: Iterator[torch.Tensor], saved: int) -> torch.Tens
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<12} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<12} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f}), saved for backward {saved / 2**20:.2f} MiB"
     if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
@@ -138,9 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     off, limit = float((again - plain).abs().max() / plain[0]), TOLERANCE[asked.device]
     held = off <= limit and again_saved * 2 < plain_saved and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: with dropout, no step's loss is further than"
-        f" {off:.1e} of the first from the plain one (tolerance {limit:.0e}), and"
-        f" {again_saved / plain_saved:.0%} of its saved bytes are held between the passes;"
+        f"{'proved' if held else 'not proved'}: with dropout, no loss differs by more than"
+        f" {off:.1e} of the first one (tolerance {limit:.0e});"
+        f" {again_saved / plain_saved:.0%} of the bytes are saved between the passes;"
         f" the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1

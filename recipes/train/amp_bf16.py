@@ -1,27 +1,26 @@
-"""Mixed precision in bf16: autocast without a scaler.
+"""Mixed precision in bf16: autocast without a gradient scaler.
 
-What it does: torch.autocast runs matrix products and convolutions in bf16 while the weights, the
-optimiser and the loss stay in fp32. bf16 reaches as far as fp32 (1e-38), so nothing underflows and
-no GradScaler is needed; it keeps only 8 bits of a number.
+What it does: torch.autocast runs matrix products and convolutions in bf16; weights, optimizer and
+loss stay in fp32. bf16 has the range of fp32 (down to 1e-38), so nothing underflows and you need no
+GradScaler. It has only 8 bits of precision.
 
-When it helps: Ampere and newer GPUs, and CPUs with AMX or AVX512-BF16, on layers wide enough to
-feed them; activations take half the memory.
+When it helps: Ampere and newer GPUs, and CPUs with AMX or AVX512-BF16, with layers wide enough to
+keep them busy. Activations take half the memory.
 
-When it hurts: Turing and Volta compute bf16 by detours, slower than fp32, older GPUs not at all:
-there fp16 is the one to use (amp_fp16.py). Small models wait for Python, not for arithmetic. What
-needs more than 8 bits (long sums, distances, losses) must stay in fp32; autocast leaves the usual
-ones there.
+When it hurts: Turing and Volta emulate bf16, slower than fp32, and older GPUs lack it: use fp16
+there (amp_fp16.py). Small models are limited by Python, not by arithmetic. Whatever needs more than
+8 bits (long sums, distances, losses) must stay in fp32; autocast takes care of the usual ones.
 
-How to see it: seconds a step and peak memory below; torch.cuda.get_device_capability() >= (8, 0).
-torch.cuda.is_bf16_supported() also says True where bf16 is emulated.
+How to see it: time per step and peak memory below; torch.cuda.get_device_capability() >= (8, 0).
+torch.cuda.is_bf16_supported() is also True if bf16 is only emulated.
 
-What goes wrong, and the way out:
-- "CUBLAS_STATUS_NOT_SUPPORTED": a GPU before Volta multiplies no bf16. It is tried first, below.
-- The loss stops falling although nothing is nan: the weights themselves were cast, with
-  model.bfloat16() or model.to(torch.bfloat16). An update under 1/256 of a weight is then rounded
-  away. Keep the weights in fp32 and let autocast cast (the third line below shows it).
-- "mat1 and mat2 must have the same dtype, but got BFloat16 and Float": a product outside of
-  autocast with something computed inside. Move it inside, or call .float().
+Troubleshooting:
+- "CUBLAS_STATUS_NOT_SUPPORTED": GPUs before Volta cannot multiply bf16. It is tried first, below.
+- The loss stops falling without any nan: the weights themselves were cast, with model.bfloat16() or
+  model.to(torch.bfloat16). Updates below 1/256 of a weight are then rounded away. Keep the weights
+  in fp32 and let autocast convert (the third line of the output shows the effect).
+- "mat1 and mat2 must have the same dtype, but got BFloat16 and Float": a product outside autocast
+  uses a result from inside. Move it inside, or call .float().
 - "Got unsupported ScalarType BFloat16": numpy has no bf16. Call .float() before .numpy().
 """
 
@@ -64,7 +63,7 @@ def train_bf16(model: torch.nn.Module, batches: list[Batch], device: str) -> Ite
 
 
 def multiplies_bf16(device: str) -> bool:
-    """Whether the device multiplies bf16 at all, by whatever detour; only a try can tell."""
+    """Whether the device supports bf16, if only by emulation; only a try shows it."""
     ones = torch.ones(8, 8, dtype=torch.bfloat16, device=device)
     try:
         return float((ones @ ones).sum()) == 8**3
@@ -73,7 +72,7 @@ def multiplies_bf16(device: str) -> bool:
 
 
 def labelled(steps: int, width: int, device: str) -> list[Batch]:
-    """Points with the label that a random linear teacher gives them, eight batches in turn."""
+    """Points labeled by a random linear teacher; eight batches, repeated."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
     inputs = [torch.randn(64, width) for _ in range(8)]
@@ -87,7 +86,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses, clock = list[float](), [time.perf_counter()]
@@ -95,8 +94,8 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<22} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<22} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
     if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
@@ -112,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=int, default=256)
     asked = parser.parse_args(argv)
     if not multiplies_bf16(asked.device):
-        print("skipped: this GPU multiplies no bf16")
+        print("skipped: this GPU does not support bf16")
         return 0
     batches = labelled(asked.steps, asked.width, asked.device)
 
@@ -125,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     cast = measured("bf16 weights (wrong)", train_plain(fresh().bfloat16(), low))
     off, off_cast = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (bf16, cast))
     figures = (
-        f"bf16 by autocast ends {off:.1%} from the fp32 loss (tolerance {TOLERANCE:.0%}),"
-        f" weights cast to bf16 {off_cast:.1%}; fp32 fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+        f"bf16 by autocast ends within {off:.1%} of the fp32 loss (tolerance {TOLERANCE:.0%}),"
+        f" cast weights within {off_cast:.1%}; fp32 fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     held = off <= TOLERANCE < off_cast and plain[-1] < plain[0] / 2
     print(f"{'proved' if held else 'not proved'}: {figures}")

@@ -1,27 +1,27 @@
 """Mixed precision in fp16, with a gradient scaler.
 
-What it does: torch.autocast runs matrix products and convolutions in fp16 while the weights, the
-optimiser and the loss stay in fp32. fp16 ends at 6e-8, so small gradients would become zero:
+What it does: torch.autocast runs matrix products and convolutions in fp16; weights, optimizer and
+loss stay in fp32. fp16 cannot hold values below 6e-8, so small gradients would become zero.
 GradScaler multiplies the loss, divides the gradients again, and skips steps that overflowed.
 
-When it helps: GPUs with tensor cores (Volta, Turing and newer) and layers wide enough to feed them;
-activations take half the memory. Turing has no fast bf16: there fp16 is the one to use.
+When it helps: GPUs with tensor cores (Volta, Turing and newer) and layers wide enough to keep them
+busy. Activations take half the memory. Turing has no fast bf16, so fp16 is the choice there.
 
 When it hurts: without tensor cores (before Volta, GTX 16xx) the casts can cost more than they save.
-Small models wait for Python, not for arithmetic. Where bf16 is fast (Ampere and newer), bf16 needs
-no scaler: see amp_bf16.py.
+Small models are limited by Python, not by arithmetic. If bf16 is fast (Ampere and newer), use it:
+it needs no scaler (amp_bf16.py).
 
-How to see it: seconds a step and peak memory below; scaler.get_scale() over time; the share of
+How to see it: time per step and peak memory below; scaler.get_scale() over time; the share of
 gradients that are exactly zero.
 
-What goes wrong, and the way out:
-- The loss stands still or is noise: gradients underflow. Use the scaler.
+Troubleshooting:
+- The loss does not fall, or is noise: gradients underflow. Use the scaler.
 - "Attempting to unscale FP16 gradients.": the model was cast with .half(). Keep it in fp32.
-- "No inf checks were recorded for this optimizer.": scaler.step() without any gradient from
-  scaler.scale(loss).backward().
-- The loss is nan and get_scale() falls towards zero: an operation overflows at 65504 in the forward
-  pass. Run that part under torch.autocast(device_type, enabled=False) in fp32.
-- "`torch.cuda.amp.GradScaler(args...)` is deprecated": torch.amp.GradScaler("cuda") since 2.3.
+- "No inf checks were recorded for this optimizer.": scaler.step() was called without a gradient
+  from scaler.scale(loss).backward().
+- The loss is nan and get_scale() falls towards zero: an operation exceeds 65504 in the forward
+  pass. Run that part in fp32, under torch.autocast(device_type, enabled=False).
+- "`torch.cuda.amp.GradScaler(args...)` is deprecated": use torch.amp.GradScaler("cuda") (2.3 on).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
@@ -94,8 +94,8 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<19} loss {losses[-1]:.3e}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<19} loss {losses[-1]:.3e}, {statistics.median(ms):.2f} ms per step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
     if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
@@ -121,8 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     unscaled = measured("fp16 without scaler", bare)
     off, off_bare = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (fp16, unscaled))
     figures = (
-        f"fp16 with the scaler ends {off:.1%} from the fp32 loss (tolerance {TOLERANCE:.0%}),"
-        f" without it {off_bare:.1%}; fp32 fell from {plain[0]:.2e} to {plain[-1]:.2e}"
+        f"fp16 with the scaler ends within {off:.1%} of the fp32 loss (tolerance {TOLERANCE:.0%}),"
+        f" without it within {off_bare:.1%}; fp32 fell from {plain[0]:.2e} to {plain[-1]:.2e}"
     )
     held = off <= TOLERANCE < off_bare and plain[-1] < plain[0] / 2
     print(f"{'proved' if held else 'not proved'}: {figures}")

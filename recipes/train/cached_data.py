@@ -1,19 +1,19 @@
-"""In-memory caching of preprocessed data, with augmentation still applied.
+"""Cache preprocessed data in memory, and still augment it anew in every epoch.
 
-What it does: what is the same in every epoch (decoding, resizing) is done once and kept in memory;
-what is random (flip, crop, noise) is done after the cache, anew in every epoch.
+What it does: work that is the same in every epoch (decoding, resizing) is done once and kept in
+memory. Random work (flip, crop, noise) is done after the cache, in every epoch.
 
-When it helps: decoding takes longer than the step, and the decoded data fits into memory.
+When it helps: decoding takes longer than the training step, and the decoded data fits into memory.
 
-When it hurts: one epoch only; data larger than memory (cache it resized, in uint8, or on disk).
+When it hurts: a single epoch; data larger than memory (cache it resized, as uint8, or on disk).
 
-How to see it: seconds a step after the first epoch, below; the memory of the process.
+How to see it: time per step after the first epoch, below; the memory of the process.
 
-What goes wrong, and the way out:
-- The training loss falls faster, the validation loss gets worse: the augmented sample was cached,
-  and every epoch shows the same one. Augment after the cache (below: the share that differs).
-- "worker (pid 123) is killed by signal: Killed": a cache for each worker. Use share_memory_().
-- With persistent_workers an epoch number set on the data set never arrives: share its memory, too.
+Troubleshooting:
+- The training loss falls faster but the validation loss rises: the augmented sample was cached, so
+  every epoch sees the same one. Augment after the cache (below: the share of samples that differ).
+- "worker (pid 123) is killed by signal: Killed": every worker has its own cache. share_memory_().
+- With persistent_workers, an epoch number set on the data set never arrives: share its memory too.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ig
 
 
 def differing(data: Images) -> float:
-    """The share of samples that are another one in the next epoch."""
+    """The share of samples that differ in the next epoch."""
     epochs = list[list[torch.Tensor]]()
     for number in (0, 1):
         data.epoch.fill_(number)
@@ -115,7 +115,7 @@ def train(data: Images, epochs: int, workers: int, device: str) -> tuple[torch.T
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(loss.item())  # waits until the device has finished
+            losses.append(loss.item())  # waits for the device
         ms.append(1e3 * (time.perf_counter() - started) / len(loader))
     return torch.tensor(losses), sorted(ms[1:])
 
@@ -133,15 +133,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         data = Images(Files(asked.steps * 32), cache)
         losses[cache], s = train(data, asked.epochs, asked.workers, asked.device)
         line = f"cache: {cache:<9} loss {losses[cache][-1]:.4f}, {data.files.decoded} decoded here"
-        print(f"{line}, {statistics.median(s):.1f} ms a step ({s[0]:.1f} to {s[-1]:.1f})")
+        print(f"{line}, {statistics.median(s):.1f} ms per step ({s[0]:.1f} to {s[-1]:.1f})")
         differs[cache] = differing(data)
     off, limit = float((losses["decoded"] - losses["no"]).abs().max()), TOLERANCE[asked.device]
     held = off <= limit and differs["decoded"] > 0.9 and differs["augmented"] == 0
     held = held and bool(losses["no"][-1] < losses["no"][0])
     print(
         f"{'proved' if held else 'not proved'}: no loss of {len(losses['no'])} steps differs by"
-        f" over {off:.1e} (tolerance {limit:.0e}); {differs['decoded']:.0%} of the samples change"
-        f" from epoch to epoch (at least 90 %); cached when augmented {differs['augmented']:.0%} do"
+        f" more than {off:.1e} (tolerance {limit:.0e}); {differs['decoded']:.0%} of samples change"
+        f" in each epoch (at least 90 %), {differs['augmented']:.0%} if cached after augmentation"
     )
     return 0 if held else 1
 

@@ -1,24 +1,25 @@
-"""channels-last: images stored with the channels of a pixel side by side.
+"""channels-last: store images with the channels of each pixel side by side.
 
-What it does: the shape stays (batch, channels, height, width), only the order in memory changes, to
-the one that tensor cores use, and that oneDNN takes as it is. Converted once, the model keeps it.
+What it does: the shape stays (batch, channels, height, width). Only the order in memory changes, to
+the one that tensor cores and oneDNN use. Convert once; the model keeps the layout.
 
-When it helps: convolutional networks under AMP on GPUs with tensor cores; many CPUs too.
+When it helps: convolutional networks under AMP on GPUs with tensor cores, and on many CPUs.
 
-When it hurts: no convolutions, few channels, grouped convolutions without a fast kernel; a layer in
-the middle that only knows the other order makes every step convert twice.
+When it hurts: no convolutions, few channels, grouped convolutions without a fast kernel. A layer in
+the middle that supports only the other layout converts twice in every step.
 
 How to see it: x.is_contiguous(memory_format=torch.channels_last) after each layer (counted below),
-seconds a step, and conversion kernels (nchwToNhwc, nhwcToNchw) in a profile: they should be gone.
+time per step, and conversion kernels in a profile (nchwToNhwc, nhwcToNchw), which should be gone.
 
-What goes wrong, and the way out:
+Troubleshooting:
 - "view size is not compatible with input tensor's size and stride (at least one dimension spans
-  across two contiguous subspaces). Use .reshape(...) instead.": flatten(1) or reshape, no view.
-- "required rank 4 tensor to use channels_last format": only images have it; 3-D volumes have
-  torch.channels_last_3d. Convert the images only, not the labels.
-- Nothing got faster: the input is converted but the weights are not, or a layer falls back. Convert
+  across two contiguous subspaces). Use .reshape(...) instead.": use flatten(1) or reshape, not
+  view.
+- "required rank 4 tensor to use channels_last format": only images have this layout; volumes have
+  torch.channels_last_3d. Convert the images, not the labels.
+- Nothing got faster: you converted the input but not the weights, or a layer falls back. Convert
   both, and count as below.
-- Weights differ from a checkpoint's layout: harmless, load_state_dict copies values, not order.
+- The layout differs from a checkpoint's: harmless. load_state_dict copies values, not the layout.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in another order
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in a different order
 
 
 def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -69,7 +70,7 @@ def network(channels: int, device: str) -> torch.nn.Module:
 
 
 def images(steps: int, device: str) -> list[Batch]:
-    """Noise of which one colour is brighter; the label says which colour, and how bright."""
+    """Noise of which one color is brighter; the label says which color, and how bright."""
     torch.manual_seed(0)
     batches: list[Batch] = []
     for _ in range(min(steps, 8)):
@@ -97,7 +98,7 @@ def kept_by(model: torch.nn.Module, x: torch.Tensor) -> tuple[int, int]:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
@@ -106,8 +107,8 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<13} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<13} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
     if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
@@ -133,8 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit = TOLERANCE[asked.device]
     held = off <= limit and kept == of > 0 and plain[-1] < plain[0]
     print(
-        f"{'proved' if held else 'not proved'}: {kept} of {of} layers pass channels-last on, and no"
-        f" step's loss is further than {off:.1e} of the first loss from the plain one (tolerance"
+        f"{'proved' if held else 'not proved'}: {kept} of {of} layers keep channels-last, and no"
+        f" loss differs by more than {off:.1e} of the first one (tolerance"
         f" {limit:.0e}); the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1

@@ -1,26 +1,26 @@
-"""CUDA graphs: a whole training step recorded once and replayed.
+"""CUDA graphs: record a whole training step once and replay it.
 
-What it does: every kernel of a step is recorded with its addresses; graph.replay() then starts them
-all with one call, without Python and without a launch for each.
+What it does: records every kernel of a step with its addresses. graph.replay() then launches all of
+them with one call, without Python and without a launch for each.
 
-When it helps: many short kernels, so that the GPU waits for the host; the same shapes in each step.
+When it helps: many short kernels, a GPU that waits for the host; the same shapes in every step.
 
-When it hurts: shapes that change; steps that need the host (.item(), a condition on a value). A
-recording keeps its memory, and large kernels gain nothing.
+When it hurts: changing shapes; steps that need the host (.item(), a condition on a value). A graph
+keeps its memory, and large kernels gain nothing.
 
-How to see it: seconds a step below; in a profile, the gaps between kernels disappear.
+How to see it: time per step below; in a profile, the gaps between kernels disappear.
 
-What goes wrong, and the way out:
-- "operation not permitted when stream is capturing": something synchronises: .item(), .cpu(), a
-  print, a pageable copy, a lazy initialisation. Warm up first, move the rest out of the graph.
+Troubleshooting:
+- "operation not permitted when stream is capturing": something synchronizes: .item(), .cpu(),
+  print, a pageable copy, lazy initialization. Warm up first; move the rest out of the graph.
 - "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' capturable is
   False.": Adam(..., capturable=True). SGD needs nothing.
-- The loss never changes: copy_() into the recorded tensors, instead of passing new ones.
-- A schedule changes nothing: the rate was recorded. lr=torch.tensor(1e-3, device="cuda") is filled.
-- With autocast inside: torch.autocast(..., cache_enabled=False), or casts of old weights stay.
-- A whole step is recorded: do not set gradients to None between replays, they belong to it.
-- Only the model is recorded, by torch.cuda.make_graphed_callables(): set them to None in each step,
-  and accumulate none: every backward pass writes to the same buffers (pytorch#181723).
+- The loss never changes: copy_() new data into the recorded tensors instead of passing new ones.
+- The schedule has no effect: the rate was recorded. Fill a tensor: lr=torch.tensor(1e-3,
+  device="cuda"). With autocast inside: cache_enabled=False, or casts of old weights are reused.
+- Whole step recorded: do not set gradients to None between replays, they belong to the graph.
+- Only the model recorded, by make_graphed_callables(): set them to None in each step and do not
+  accumulate: every backward pass writes to the same buffers (pytorch#181723).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 TOLERANCE = 1e-3  # of the eager loss
-WARM_UP = 3  # steps before a recording: cuBLAS, autograd and the optimiser allocate lazily
+WARM_UP = 3  # steps before a recording: cuBLAS, autograd and the optimizer allocate lazily
 
 
 def train_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -112,15 +112,15 @@ def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     torch.cuda.reset_peak_memory_stats()
     losses, clock = list[float](), [time.perf_counter()]
     for loss in steps:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<16} loss {losses[-1]:.4f}, {statistics.median(ms):.3f} ms a step ({ms[0]:.3f}"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<16} loss {losses[-1]:.4f}, {statistics.median(ms):.3f} ms per step ({ms[0]:.3f}"
     print(f"{line} to {ms[-1]:.3f}), peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB")
     return torch.tensor(losses)
 
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=int, default=128)
     asked = parser.parse_args(argv)
     if asked.device == "cpu":
-        print("skipped: CUDA graphs record the work of a CUDA device, and this run has none")
+        print("skipped: CUDA graphs need a CUDA device")
         return 0
     shape = (asked.steps, asked.width, asked.device)
     plain = measured("launch by launch", train_plain(*network_and_batches(*shape)))
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     half = measured("model recorded", train_half_graphed(*network_and_batches(*shape)))
     off = max(float((losses - plain).abs().max() / plain[0]) for losses in (whole, half))
     held = off <= TOLERANCE and bool(plain[-1] < plain[0])
-    figures = f"all losses within {off:.1e} of the first from eager (tolerance {TOLERANCE:.0e})"
+    figures = f"losses within {off:.1e} of eager, relative to the first (tolerance {TOLERANCE:.0e})"
     print(f"{'proved' if held else 'not proved'}: {figures}; {plain[0]:.3f} to {plain[-1]:.3f}")
     return 0 if held else 1
 

@@ -1,30 +1,30 @@
 """DataLoader tuning: workers, pinned memory, persistent workers, prefetch_factor.
 
-What it does: worker processes prepare samples while the model computes; pinned memory lets copies
-to a GPU run beside it; persistent workers survive an epoch; prefetch_factor is how many batches
-each worker keeps ready. The order of the samples stays the sampler's.
+What it does: workers prepare samples while the model computes. Pinned memory lets copies to the GPU
+overlap with computation. Persistent workers survive an epoch; prefetch_factor is the number of
+batches that each worker keeps ready. The sampler still decides the order of the samples.
 
 When it helps: preparing a batch takes longer than computing it: decoding, augmentation, many files.
 
-When it hurts: data that is in memory anyway: sending it between processes costs more. Each worker
-costs memory and start-up time. More workers than cores slow each other down, and a CPU's model.
+When it hurts: the data is in memory already: sending it between processes costs more. Each worker
+costs memory and start-up time. More workers than cores slow each other down, and a CPU model too.
 
-How to see it: the share of the time spent waiting for a batch. Near zero: leave the loader alone.
+How to see it: the share of time spent waiting for a batch. If it is near zero, change nothing.
 
-What goes wrong, and the way out:
-- "Cannot re-initialize CUDA in forked subprocess": keep CUDA out of the Dataset; the loop copies.
+Troubleshooting:
+- "Cannot re-initialize CUDA in forked subprocess": keep CUDA out of the Dataset; copy in the loop.
 - Windows, macOS, Linux from Python 3.14 on: "An attempt has been made to start a new process before
-  the current process has finished its bootstrapping phase": workers import your script again. Start
-  it under `if __name__ == "__main__":`. "Can't pickle <function <lambda>": use a named function.
+  the current process has finished its bootstrapping phase": workers import your script again. Guard
+  it with `if __name__ == "__main__":`. "Can't pickle <function <lambda>": name the function.
 - "DataLoader worker (pid 123) is killed by signal: Bus error. It is possible that dataloader's
   workers are out of shared memory", "unable to write to file </torch_...>": /dev/shm is too small
-  (64 MB in Docker and Kubernetes). docker run --shm-size=8g or --ipc=host; Kubernetes: an emptyDir
-  with medium: Memory on /dev/shm; or fewer workers.
-- "killed by signal: Killed", "WinError 1455" (paging file): memory ran out: fewer workers.
+  (64 MB in Docker and Kubernetes). Use docker run --shm-size=8g or --ipc=host; in Kubernetes, mount
+  an emptyDir with medium: Memory on /dev/shm; or use fewer workers.
+- "killed by signal: Killed", "WinError 1455" (paging file): out of memory. Use fewer workers.
 - "Too many open files": ulimit -n, or torch.multiprocessing.set_sharing_strategy("file_system").
-- With persistent_workers the second epoch has another order than without: the loader draws seeds
-  for workers from its generator, once or each epoch. Give the sampler a generator of its own.
-- Augmentation differs with the number of workers: each has its own generator. Seed by the sample.
+- With persistent_workers the second epoch has a different order: the loader draws worker seeds from
+  its generator once instead of in each epoch. Give the sampler its own generator.
+- Augmentation depends on the number of workers: each has its own generator. Seed per sample.
 """
 
 from __future__ import annotations
@@ -108,16 +108,16 @@ def too_small(free_bytes: int | None, batch_bytes: int, workers: int) -> str | N
 
 
 def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     losses, waits = list[float](), list[float]()
     clock = [time.perf_counter()]
     for loss, waited in steps:
         losses.append(loss.item())
         waits.append(waited)
         clock.append(time.perf_counter())
-    first = len(losses) // 4  # the ones before warm up
+    first = len(losses) // 4  # those before are the warm-up
     ms = sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock[first:]))
-    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     waiting = sum(waits[first:]) / (clock[-1] - clock[first])
     print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f}), {waiting:.0%} of the time waiting for a batch")
     return torch.tensor(losses)
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tuned = measured(f"{asked.workers} workers", train(loader, asked.device))
     off, limit = float((tuned - plain).abs().max()), TOLERANCE[asked.device]
     held = off <= limit and bool(plain[-1] < plain[0])
-    figures = f"no loss of {len(plain)} steps differs by over {off:.1e} (tolerance {limit:.0e})"
+    figures = f"{len(plain)} losses differ by at most {off:.1e} (tolerance {limit:.0e})"
     print(f"{'proved' if held else 'not proved'}: same samples, same order: {figures}")
     return 0 if held else 1
 

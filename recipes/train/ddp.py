@@ -1,29 +1,30 @@
-"""DistributedDataParallel: one process for each GPU, each with a part of every batch.
+"""DistributedDataParallel: one process per GPU, each with a part of every batch.
 
 What it does: every process has the whole model and computes its part; backward() averages the
-gradients of all while it still computes, so that all make the same step. Started as
-    python ddp.py                       # itself: on all GPUs, or with two processes on a CPU
+gradients while it still computes, so all processes take the same step. Start it with
+    python ddp.py                       # on all GPUs, or with two processes on a CPU
     torchrun --standalone --nproc-per-node=gpu ddp.py  # all GPUs of one machine
     torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d \\
         --rdzv-endpoint=first-host:29500 ddp.py        # on each of two machines
 
-When it helps: the model fits into one GPU, and there are several. Why not DataParallel: one Python
-process drives all, copies the model in every step and gathers all on the first GPU.
+When it helps: the model fits into one GPU, and you have several. DataParallel is worse: one Python
+process drives all GPUs, copies the model in every step and gathers everything on the first one.
 
-When it hurts: small models, slow links; Windows has no NCCL. The rate belongs to the batch of all.
+When it hurts: small models, slow links; no NCCL on Windows. Scale the rate with the total batch.
 
-How to see it: the losses below; NCCL_DEBUG=INFO; in a profile, all_reduce beside backward.
+How to see it: the losses below; NCCL_DEBUG=INFO; in a profile, all_reduce overlapping backward.
 
-What goes wrong, and the way out:
+Troubleshooting:
 - All processes use GPU 0: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model.
-- Every epoch has the same order: sampler.set_epoch(epoch). Every process sees all data: no sampler.
-- Evaluation counts samples twice: the sampler pads. Batch norm sees a part: torch.nn.SyncBatchNorm.
+- Every epoch has the same order: call sampler.set_epoch(epoch). All data in every process: no
+  sampler.
+- Evaluation counts samples twice: the sampler pads. BatchNorm sees a part: torch.nn.SyncBatchNorm.
 - "Expected to have finished reduction in the prior iteration": find_unused_parameters=True.
-- "Watchdog caught collective operation timeout": `if rank == 0:` around what all must do.
-- "environment variable RANK expected, but not set": start it by torchrun.
-- It hangs at the start over several machines: NCCL_SOCKET_IFNAME names the network to use.
+- "Watchdog caught collective operation timeout": `if rank == 0:` around something all must do.
+- "environment variable RANK expected, but not set": start it with torchrun.
+- It hangs at the start on several machines: set NCCL_SOCKET_IFNAME to the network to use.
 - "use_libuv was requested but PyTorch was build without libuv support": USE_LIBUV=0, on Windows.
-- Only the part's loss is printed: average it by all_reduce. Save on rank 0 only: model.module.
+- The printed loss is one process's: average it with all_reduce. Save model.module, on rank 0 only.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from torch.distributed.run import main as torchrun
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in another order
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in a different order
 EACH, STEPS_AN_EPOCH, WIDTH = 16, 8, 64  # the batch of one process
 
 
@@ -89,15 +90,15 @@ def whole_batches(world: int, epochs: int) -> Iterator[Any]:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """The mean loss over all processes of every step; rank 0 prints what a step cost."""
+    """The mean loss over all processes of every step; rank 0 prints the time per step."""
     losses, clock = list[float](), [time.perf_counter()]
     for loss in steps:
         dist.all_reduce(loss)  # only to report it
         losses.append(loss.item() / dist.get_world_size())  # item() waits for the device
         clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # the first warm up
+    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # without the warm-up
     if dist.get_rank() == 0:
-        line = f"{name:<8} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+        line = f"{name:<8} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
         print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
     return losses
 
@@ -112,15 +113,15 @@ def compare(kind: str, epochs: int) -> int:
     alone = measured("alone", train(network(kind), whole_batches(world, epochs), kind))
     model = DistributedDataParallel(network(kind))
     together = measured("together", train(model, own_batches(world, epochs), kind))
-    dist.barrier()  # nobody leaves while another still talks to it
+    dist.barrier()  # none leaves while another still talks to it
     dist.destroy_process_group()
     off = max(abs(a - b) for a, b in zip(alone, together, strict=False)) / alone[0]
     held = len(together) == len(alone) and off <= TOLERANCE[kind] and alone[-1] < alone[0]
     if rank == 0:
         print(
-            f"{'proved' if held else 'not proved'}: {world} processes with {EACH} samples each have"
-            f" the losses of one with {EACH * world} within {off:.1e} of the first (tolerance"
-            f" {TOLERANCE[kind]:.0e}), in {len(together)} steps of {len(alone)}"
+            f"{'proved' if held else 'not proved'}: {world} processes with {EACH} samples each"
+            f" match one with {EACH * world}: losses within {off:.1e} of the first (tolerance"
+            f" {TOLERANCE[kind]:.0e}), {len(together)} of {len(alone)} steps"
         )
     return 0 if held else 1
 
@@ -131,12 +132,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=4, help="epochs of eight steps")
     asked = parser.parse_args(argv)
-    torch.set_float32_matmul_precision("highest")  # the tolerance leaves no room for TF32
+    torch.set_float32_matmul_precision("highest")  # TF32 would exceed the tolerance
     if "RANK" in os.environ:  # started by torchrun
         return compare(asked.device, asked.steps)
     count = torch.cuda.device_count() if asked.device == "cuda" else 2
     if count < 2:
-        print("skipped: one GPU shares with nobody; --device cpu shows it with two processes")
+        print("skipped: DDP needs two GPUs; --device cpu runs two processes on the CPU")
         return 0
     start = ["--standalone", f"--nproc-per-node={count}", __file__]
     with contextlib.suppress(ChildFailedError):

@@ -1,27 +1,27 @@
-"""Early stopping: end when the validation loss stops falling, and go back to the best weights.
+"""Early stopping: stop when the validation loss stops falling, and restore the best weights.
 
-What it does: after each epoch the model is judged on data that it does not learn from. If that has
-not become better by min_delta for `patience` epochs, training ends, and the weights of the best
-epoch are put back.
+What it does: after each epoch the model is evaluated on data that it does not learn from. If the
+loss has not improved by min_delta for `patience` epochs, training ends and the weights of the best
+epoch are restored.
 
-When it helps: the number of epochs is a guess; small data or a large model, so that it overfits.
+When it helps: the number of epochs is a guess; small data or a large model, which overfits.
 
 When it hurts: a validation set so small that its loss is noise; losses that rise before they fall
-again (one-cycle and warm restarts need their whole schedule). The judging itself costs time.
+again (one-cycle and warm restarts need their whole schedule). Evaluation itself takes time.
 
-How to see it: the validation loss per epoch, below; the epoch at which it is least.
+How to see it: the validation loss per epoch, below, and the epoch with the lowest one.
 
-What goes wrong, and the way out:
-- The last weights are used, not the best: put them back, also when the loop ends by itself.
-- The "best" weights are the last ones all the same: model.state_dict() holds the live tensors. Copy
-  them, as below, or torch.save.
-- Batch norm and dropout spoil the judging: model.eval() before it and model.train() after it.
-- It ends much too early: patience counts epochs, or evaluations, not batches; min_delta is larger
-  than what an epoch gains; one noisy value. Raise patience.
-- It never ends: min_delta=0 takes rounding for progress; `elif loss > best` is false for nan, and
-  nothing is counted. Count in `else`, and stop at once where the loss is not finite.
+Troubleshooting:
+- The last weights are used, not the best: restore them, also if the loop ends by itself.
+- The "best" weights are still the last ones: model.state_dict() holds the live tensors. Copy them,
+  as below, or use torch.save.
+- BatchNorm and dropout distort the evaluation: model.eval() before it and model.train() after it.
+- It stops much too early: patience counts evaluations, not batches; min_delta is larger than the
+  gain of an epoch; or one value is noisy. Raise patience.
+- It never stops: min_delta=0 counts rounding as progress; `elif loss > best` is false for nan, so
+  nothing is counted. Count in `else`, and stop at once if the loss is not finite.
 - The reported score is too good: the epoch was chosen on the validation set. Report a third set.
-- Under DDP some processes go on and hang: every one must decide alike: all_reduce the loss first.
+- Under DDP some processes go on and hang: all must decide the same. all_reduce the loss first.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def train(
     for number in range(epochs):
         started = time.perf_counter()
         epoch(model, optimizer, data, number)
-        losses.append(judged(model, validation))  # waits until the device has finished
+        losses.append(judged(model, validation))  # waits for the device
         seconds.append(time.perf_counter() - started)
         if stopping.done(losses[-1], model):
             break
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=80, help="epochs, at the most")
+    parser.add_argument("--steps", type=int, default=80, help="at most this many epochs")
     parser.add_argument("--patience", type=int, default=8)
     asked = parser.parse_args(argv)
     data, validation, test = (
@@ -133,14 +133,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         tests.append(judged(model, test))
         ran.append(len(losses))
         line = f"{name:<15} {len(losses)} epochs, best at {losses.index(min(losses)) + 1}"
-        line += f", test loss {tests[-1]:.4f}, {1e3 * statistics.median(s):.1f} ms an epoch"
+        line += f", test loss {tests[-1]:.4f}, {1e3 * statistics.median(s):.1f} ms per epoch"
         print(f"{line} ({1e3 * s[0]:.1f} to {1e3 * s[-1]:.1f})")
     off = abs(judged(model, validation) - stopping.best)
     held = off <= TOLERANCE and ran[1] < ran[0] and tests[1] < tests[0]
     print(
-        f"{'proved' if held else 'not proved'}: {ran[1]} epochs instead of {ran[0]}; the weights"
-        f" put back give the best validation loss {stopping.best:.4f} within {off:.0e} (tolerance"
-        f" {TOLERANCE:.0e}); on a third set {tests[1]:.4f} instead of {tests[0]:.4f}"
+        f"{'proved' if held else 'not proved'}: {ran[1]} epochs instead of {ran[0]}; the restored"
+        f" weights give the best validation loss {stopping.best:.4f} within {off:.0e} (tolerance"
+        f" {TOLERANCE:.0e}); test loss {tests[1]:.4f} instead of {tests[0]:.4f}"
     )
     return 0 if held else 1
 

@@ -1,25 +1,25 @@
 """Freezing layers: train the head, leave the backbone as it is.
 
-What it does: requires_grad=False spares the backbone's gradients and optimiser state, eval() stops
-its BatchNorm statistics and dropout, and the optimiser gets only what learns. Where the inputs do
-not change from epoch to epoch, the backbone's features can even be computed once.
+What it does: requires_grad=False saves the backbone's gradients and optimizer state, eval() stops
+its BatchNorm statistics and dropout, and the optimizer gets only the parameters that learn. If the
+inputs are the same in every epoch, you can even compute the backbone's features once.
 
 When it helps: fine-tuning with little data, or a head on a large pretrained model.
 
-When it hurts: the new task needs other features than the old one: unfreeze the upper layers then,
-with a small learning rate. Precomputed features know no augmentation, unless copies are augmented.
+When it hurts: the new task needs different features: unfreeze the upper layers, with a small
+learning rate. Precomputed features allow no augmentation, unless you augment copies.
 
-How to see it: sum(p.numel() for p in model.parameters() if p.requires_grad), and seconds a step.
+How to see it: sum(p.numel() for p in model.parameters() if p.requires_grad), and time per step.
 
-What goes wrong, and the way out:
-- The frozen part changes all the same: BatchNorm's running statistics move in train mode, and
+Troubleshooting:
+- The frozen part still changes: BatchNorm updates its running statistics in train mode, and
   model.train() switches the backbone back. Call backbone.eval() after every model.train().
 - "element 0 of tensors does not require grad and does not have a grad_fn": everything is frozen, or
   the whole forward pass ran under torch.no_grad(). Only the backbone may.
-- Unfrozen layers do not learn: the optimiser does not know them. optimizer.add_param_group().
+- Unfrozen layers do not learn: the optimizer does not have them. Use optimizer.add_param_group().
 - "Precompute the gradients once and reuse them": a gradient belongs to the weights at which it was
-  taken. After one step it is another one, and the old one leads astray (shown below). What is
-  constant are the features of the frozen part.
+  computed. After one step it is a different one, and the old one misleads (shown below). Only the
+  features of the frozen part are constant.
 - "Expected to have finished reduction in the prior iteration": freeze before DDP wraps the model.
 """
 
@@ -100,15 +100,15 @@ def labelled(device: str) -> list[Batch]:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     losses: list[float] = []
     clock = [time.perf_counter()]
     for loss in steps:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<23} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<23} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
     return torch.tensor(losses)
 
@@ -136,9 +136,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = unchanged and off <= limit < off_gradients and bool(frozen[-1] < frozen[0])
     print(
         f"{'proved' if held else 'not proved'}: the frozen part is"
-        f" {'bit for bit' if unchanged else 'not'} what it was; features computed once keep each"
-        f" loss within {off:.1e} of the first (tolerance {limit:.0e}), gradients computed once"
-        f" are {off_gradients:.1e} off; the loss fell from {frozen[0]:.3f} to {frozen[-1]:.3f}"
+        f" {'unchanged, bit for bit' if unchanged else 'changed'}; with precomputed features no"
+        f" loss differs by more than {off:.1e} of the first ({limit:.0e} allowed), with"
+        f" precomputed gradients by {off_gradients:.1e}; it fell from {frozen[0]:.3f} to"
+        f" {frozen[-1]:.3f}"
     )
     return 0 if held else 1
 

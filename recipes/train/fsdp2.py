@@ -1,23 +1,23 @@
-"""FSDP2: the model itself is divided among the processes.
+"""FSDP2: shard the model itself across the processes.
 
 What it does: fully_shard() gives each process a part of every weight, gradient and moment. A
-block's weights are gathered before it computes and let go after it. Started as
-    python fsdp2.py                       # itself: on all GPUs, or with two processes on a CPU
-    torchrun --standalone --nproc-per-node=gpu fsdp2.py  # and over several machines as ddp.py
+block's weights are gathered before it computes and released after it. Start it with
+    python fsdp2.py                       # on all GPUs, or with two processes on a CPU
+    torchrun --standalone --nproc-per-node=gpu fsdp2.py  # and on several machines as in ddp.py
 
-When it helps: weights, gradients and moments (16 bytes a weight with Adam) do not fit into one GPU.
+When it helps: weights, gradients and moments (16 bytes per weight with Adam) do not fit into a GPU.
 
 When it hurts: the model fits: DDP sends less. Slow links, small blocks.
 
 How to see it: the weights that each process holds, below; torch.cuda.max_memory_allocated().
 
-What goes wrong, and the way out:
+Troubleshooting:
 - "cannot import name 'fully_shard'": torch.distributed.fsdp has it since 2.6.
-- Memory is not saved: without fully_shard(block) for each block all is gathered at once.
-- "got mixed torch.Tensor and DTensor": the model was called by model.forward(x), not by model(x).
-- Nothing is learned: the optimiser was made before fully_shard(), and holds the old weights.
-- The parts do not fit together: every process had other weights before. Seed all alike.
-- Saving hangs: all call get_model_state_dict(). To resume by parts: torch.distributed.checkpoint.
+- No memory is saved: without fully_shard(block) for each block, everything is gathered at once.
+- "got mixed torch.Tensor and DTensor": call model(x), not model.forward(x).
+- Nothing is learned: the optimizer was made before fully_shard() and holds the old weights.
+- The parts do not match: the processes started from different weights. Use the same seed in all.
+- Saving hangs: all must call get_model_state_dict(). To resume, use torch.distributed.checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 from torch.nn import Module
 
-TOLERANCE, TOLERANCE_LOW = 1e-3, 0.1  # of the first loss: sums in another order; fewer digits
+TOLERANCE, TOLERANCE_LOW = 1e-3, 0.1  # of the first loss: sums in a different order; fewer digits
 EACH, WIDTH = 16, 64  # the batch of one process
 
 
@@ -63,10 +63,10 @@ def train(model: Module, batches: list[torch.Tensor]) -> torch.Tensor:
         dist.all_reduce(mean := loss.detach() / dist.get_world_size())  # only to report it
         losses.append(mean.item())  # waits for the device
         clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # the first warm up
+    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # without the warm-up
     if dist.get_rank() == 0:
         line = f"{type(model).__name__:<14} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms"
-        print(f"{line} a step ({ms[0]:.2f} to {ms[-1]:.2f})")
+        print(f"{line} per step ({ms[0]:.2f} to {ms[-1]:.2f})")
     return torch.tensor(losses)
 
 
@@ -111,7 +111,7 @@ def compare(kind: str, epochs: int) -> int:
     every = sum(weights.numel() for weights in whole.parameters())
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     saved = get_model_state_dict(model, options=options)  # by all processes; rank 0 has it
-    dist.barrier()  # nobody leaves while another still talks to it
+    dist.barrier()  # none leaves while another still talks to it
     dist.destroy_process_group()
     if rank:
         return 0
@@ -121,8 +121,8 @@ def compare(kind: str, epochs: int) -> int:
     held = close and mine < 0.6 * every and bool(alone[-1] < alone[0])
     print(
         f"{'proved' if held else 'not proved'}: {world} processes, this one with {mine} of {every}"
-        f" weights, have the losses of one within {off:.1e} of the first ({TOLERANCE:.0e} allowed),"
-        f" in {low} {off_low:.1e} ({TOLERANCE_LOW}), and at the end its weights within {apart:.0e}"
+        f" weights, match one: losses within {off:.1e} of the first (tolerance {TOLERANCE:.0e}),"
+        f" in {low} {off_low:.1e} ({TOLERANCE_LOW}), final weights within {apart:.0e}"
     )
     return 0 if held else 1
 
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=5, help="epochs of eight steps")
     asked = parser.parse_args(argv)
-    torch.set_float32_matmul_precision("highest")  # the tolerance leaves no room for TF32
+    torch.set_float32_matmul_precision("highest")  # TF32 would exceed the tolerance
     if not hasattr(fsdp, "fully_shard"):
         print(f"skipped: torch {torch.__version__} has no torch.distributed.fsdp.fully_shard")
         return 0

@@ -1,27 +1,27 @@
-"""Optimiser steps as one loop, a few grouped operations, or one kernel.
+"""Optimizer steps as a loop, as a few grouped operations, or as one kernel.
 
-What it does: the same AdamW or SGD arithmetic three ways. The for-loop starts several small
-operations for each tensor; foreach=True groups the tensors into a few operations; fused=True does
-the whole update in one pass over memory. CUDA defaults to foreach, a CPU to the for-loop.
+What it does: the same AdamW or SGD arithmetic in three ways. The for-loop starts several small
+operations per tensor; foreach=True groups the tensors into a few operations; fused=True does the
+whole update in one pass over memory. The default is foreach on CUDA and the for-loop on a CPU.
 
-When it helps: many parameters in many tensors (transformers), small batches: a step in which the
-optimiser is a good part. fused also exists on the CPU (Adam, AdamW, SGD; torch 2.4 and newer).
-Under a GradScaler fused divides by the scale and skips an overflow inside its kernel: the host need
-not wait to know of it.
+When it helps: many parameters in many tensors (transformers) and small batches, so that the
+optimizer is a large part of the step. fused also exists on the CPU (Adam, AdamW, SGD; torch 2.4 and
+newer). With a GradScaler, fused divides by the scale and skips an overflow inside its kernel, so
+the host does not have to wait.
 
-When it hurts: foreach holds temporary copies as large as the parameters, which a full GPU does not
-have (there: fused, or foreach=False). A few large tensors gain little.
+When it hurts: foreach needs temporary copies as large as the parameters, which a full GPU cannot
+hold (use fused, or foreach=False). A few large tensors gain little.
 
 How to see it: milliseconds of optimizer.step() alone, below; "Optimizer.step" in a profile.
 
-What goes wrong, and the way out:
-- "`fused` and `foreach` cannot be `True` together.": choose one; None leaves it to torch.
+Troubleshooting:
+- "`fused` and `foreach` cannot be `True` together.": choose one; None lets torch choose.
 - "`fused=True` requires all the params to be floating point Tensors of supported devices": a
-  parameter on another device, or complex. Move the model before the optimiser is made.
+  parameter is on another device, or complex. Move the model before you make the optimizer.
 - torch.cuda.OutOfMemoryError in optimizer.step() although forward and backward fit: foreach's
   copies. fused=True needs none.
-- Another form after a checkpoint: load_state_dict takes `fused` and `foreach` from the checkpoint.
-  Set them again on optimizer.param_groups.
+- A different variant after loading a checkpoint: load_state_dict takes `fused` and `foreach` from
+  it. Set them again on optimizer.param_groups.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FORMS: dict[str, dict[str, bool]] = {
 def train(
     model: torch.nn.Module, batches: list[Batch], make: Optimizer
 ) -> Iterator[tuple[torch.Tensor, float]]:
-    """Train with an optimiser; yields the loss of every step and the seconds of its update."""
+    """Train with an optimizer; yields the loss of every step and the seconds of its update."""
     optimizer = make(model.parameters())
     for x, y in batches:
         loss = torch.nn.functional.mse_loss(model(x), y)
@@ -89,14 +89,14 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
 
 
 def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> tuple[float, float]:
-    """The first and the last loss; prints what an update cost."""
+    """The first and the last loss; prints the time per update."""
     losses: list[float] = []
     ms: list[float] = []
     for loss, seconds in steps:
         losses.append(loss.item())
         ms.append(1e3 * seconds)
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<15} loss {losses[-1]:.5f}, {statistics.median(ms):.3f} ms an update"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<15} loss {losses[-1]:.5f}, {statistics.median(ms):.3f} ms per update"
     print(f"{line} ({ms[0]:.3f} to {ms[-1]:.3f})")
     return losses[0], losses[-1]
 
@@ -127,8 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = learned and all(value <= limit for value in off.values())
     far = ", ".join(f"{name} {value:.1e}" for name, value in off.items() if "for-loop" not in name)
     print(
-        f"{'proved' if held else 'not proved'}: after {asked.steps} updates no weight is further"
-        f" from the for-loop's than (as a part of the largest) {far}; tolerance {limit:.0e}"
+        f"{'proved' if held else 'not proved'}: after {asked.steps} updates the weights differ from"
+        f" the for-loop's, relative to the largest, by at most {far}; tolerance {limit:.0e}"
     )
     return 0 if held else 1
 

@@ -1,28 +1,28 @@
 """Gradient accumulation: a large batch in several small passes.
 
-What it does: backward() adds to the gradients, so that several micro-batches before one
-optimizer.step() give the gradient of their union, if each loss counts by its share of the samples.
+What it does: backward() adds to the gradients. Several micro-batches before one optimizer.step()
+therefore give the gradient of their union, if each loss is weighted by its share of the samples.
 
-When it helps: the batch that you want does not fit into memory; the same recipe on a smaller
-GPU; fewer exchanges of gradients between GPUs.
+When it helps: the batch that you want does not fit into memory; the same recipe on a smaller GPU;
+fewer gradient exchanges between GPUs.
 
-When it hurts: nothing gets faster: the same arithmetic in more, smaller passes. BatchNorm sees only
-micro-batches, so its statistics differ from the large batch's.
+When it hurts: nothing gets faster: it is the same arithmetic in more, smaller passes. BatchNorm
+sees only micro-batches, so its statistics differ from those of the large batch.
 
 How to see it: the same losses as with the large batch, below, and the peak memory on a GPU.
 
-What goes wrong, and the way out:
-- The result is wrong with a last partial batch: loss / number_of_micro_batches gives its few
-  samples too much weight (shown below). Weigh by samples, or by target tokens, where a loss is a
-  mean of those.
-- The loss explodes or learns with another rate: the sum was not divided at all. The learning rate
+Troubleshooting:
+- The result is wrong if the last batch is partial: loss / number_of_micro_batches gives its few
+  samples too much weight (shown below). Weight by samples, or by target tokens if the loss is their
+  mean.
+- The loss explodes, or the rate seems wrong: the sum was not divided at all. The learning rate
   belongs to the large batch.
-- The last micro-batches of an epoch are never used: step when `(i + 1) % n == 0` forgets the rest.
-- "Trying to backward through the graph a second time": losses were added and backward called on the
-  sum inside the loop. Call backward on each loss; its graph and memory are then freed.
-- Under DDP every backward exchanges gradients: wrap all micro-batches but the last in
-  `with model.no_sync():`, forward included. FSDP2: model.set_requires_gradient_sync(False).
-- With GradScaler: scale each loss, but unscale_, step and update once for the large batch.
+- The last micro-batches of an epoch are never used: stepping if `(i + 1) % n == 0` drops the rest.
+- "Trying to backward through the graph a second time": you added up losses and called backward on
+  the sum inside the loop. Call backward on each loss; that also frees its graph.
+- Under DDP every backward exchanges gradients: wrap all micro-batches but the last in `with
+  model.no_sync():`, forward included. FSDP2: model.set_requires_gradient_sync(False).
+- With GradScaler: scale each loss, but unscale_, step and update once per large batch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in another order
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in a different order
 
 
 def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -83,7 +83,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
@@ -92,8 +92,8 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
     if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--micro", type=int, default=28, help="does not divide the batch, on purpose"
     )
     asked = parser.parse_args(argv)
-    torch.set_float32_matmul_precision("highest")  # the tolerance; NVIDIA's images choose TF32
+    torch.set_float32_matmul_precision("highest")  # for the tolerance: NVIDIA's images use TF32
     batches = labelled(asked.steps, asked.batch, 64, asked.device)
 
     def fresh() -> torch.nn.Module:
@@ -125,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit = TOLERANCE[asked.device]
     held = off <= limit < off_wrong and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: no step's loss further than {off:.1e} of the first"
-        f" loss from the large batch (tolerance {limit:.0e}); divided by the number of parts"
+        f"{'proved' if held else 'not proved'}: no loss differs from the large batch by more than"
+        f" {off:.1e} of the first (tolerance {limit:.0e}); divided by the number of parts, by"
         f" {off_wrong:.1e}; the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1

@@ -1,30 +1,30 @@
 """Gradient clipping under AMP, in the right order.
 
-What it does: clip_grad_norm_ shortens the gradient to a given length where it is longer. Under a
-GradScaler the gradients are multiplied by the scale (65536 at first), so that they have to be
-unscaled before their length means anything: backward, unscale_, clip, step, update.
+What it does: clip_grad_norm_ shortens the gradient if its norm exceeds a limit. Under a GradScaler
+the gradients are multiplied by the scale (65536 at first), so you must unscale them before the norm
+means anything: backward, unscale_, clip, step, update.
 
 When it helps: transformers, recurrent networks, reinforcement learning: rare huge gradients that
-would throw the weights away.
+would throw the weights off.
 
-When it hurts: a limit below the usual length shortens every step: it is a lower learning rate in
-disguise. On a GPU, error_if_nonfinite=True makes the host wait for the length in every step.
+When it hurts: a limit below the usual norm shortens every step and so lowers the learning rate. On
+a GPU, error_if_nonfinite=True makes the host wait for the norm in every step.
 
-How to see it: clip_grad_norm_ returns the length before clipping: log it, and choose the limit so
-that only the outliers are cut.
+How to see it: clip_grad_norm_ returns the norm before clipping. Log it, and choose the limit so
+that only outliers are clipped.
 
-What goes wrong, and the way out:
-- Learning nearly stands still, no error: clipped before unscale_. The scaled gradient is cut to the
-  limit and then divided by the scale (shown below). Adam hides it, since it divides by the length.
-- "unscale_() has already been called on this optimizer since the last update().": once for each
+Troubleshooting:
+- Learning nearly stops, without an error: clipped before unscale_. The scaled gradient is clipped
+  and then divided by the scale (shown below). Adam hides this, because it divides by the norm.
+- "unscale_() has already been called on this optimizer since the last update().": call it once per
   step; with gradient accumulation only at the last micro-batch. Call update() after each step.
-- "unscale_() is being called after step().": the order above.
+- "unscale_() is being called after step().": use the order above.
 - "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be
-  clipped": with a scaler that is the overflow that it handles: it skips that step. Leave
+  clipped": with a scaler this is an overflow, and the scaler skips that step. Leave
   error_if_nonfinite at False.
-- Each process clips by another length: FSDP1's shards are local to clip_grad_norm_. There:
-  model.clip_grad_norm_(). FSDP2 and tensor parallelism keep torch.nn.utils.clip_grad_norm_; what it
-  returns is a DTensor: norm.full_tensor() for the log.
+- Each process clips with a different norm: clip_grad_norm_ sees only the local shard of FSDP1. Use
+  model.clip_grad_norm_() there. FSDP2 and tensor parallelism keep torch.nn.utils.clip_grad_norm_;
+  it returns a DTensor: log norm.full_tensor().
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
@@ -111,8 +111,8 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
     if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
@@ -138,8 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     off, off_wrong = (float((losses - plain).abs().max() / plain[0]) for losses in (right, wrong))
     held = off <= TOLERANCE < off_wrong and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: unscaled before clipping, no step's loss is further"
-        f" than {off:.1e} of the first from fp32 (tolerance {TOLERANCE:.0e}); clipped first,"
+        f"{'proved' if held else 'not proved'}: unscaled before clipping, no loss differs from fp32"
+        f" by more than {off:.1e} of the first (tolerance {TOLERANCE:.0e}); clipped first, by"
         f" {off_wrong:.1e}; fp32 fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1

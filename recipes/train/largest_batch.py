@@ -1,23 +1,23 @@
-"""The largest batch that fits: search, with safe recovery from out-of-memory.
+"""The largest batch that fits: search for it, and recover safely from out-of-memory.
 
-What it does: two whole steps are tried with 1, 2, 4 ... samples until memory ends, then in between,
-by halves. What a failed try held is let go before the next. Larger batches are trained in parts.
+What it does: tries two whole steps with 1, 2, 4 ... samples until memory runs out, then bisects. It
+frees what a failed try held before the next one. Larger batches are trained in parts.
 
-When it helps: one script for GPUs of different size; a GPU with memory left over.
+When it helps: one script for GPUs of different sizes; a GPU with memory to spare.
 
-When it hurts: a larger batch is another training, with another rate. A busy GPU gets no faster.
+When it hurts: a larger batch trains differently and needs another rate. A busy GPU gets no faster.
 
-How to see it: torch.cuda.max_memory_allocated() of two steps beside the memory that is there.
+How to see it: torch.cuda.max_memory_allocated() of two steps beside the memory of the GPU.
 
-What goes wrong, and the way out:
-- "CUDA out of memory. Tried to allocate" again with each smaller batch: the retry runs in `except`,
-  where the exception holds the frames and these the tensors. Leave it first, keep nothing.
-- It fits in the search and fails in training: the search skipped backward or the second step, where
-  the first one's moments lie beside the activations. Train with nine tenths of what it finds.
-- "1.50 GiB is reserved by PyTorch but unallocated": fragments, of many sizes in turn. Set
+Troubleshooting:
+- "CUDA out of memory. Tried to allocate" again with each smaller batch: you retry inside `except`,
+  where the exception holds the frames and they hold the tensors. Leave it first, keep nothing.
+- It fits in the search but not in training: the search skipped backward or the second step, where
+  the optimizer's moments are in memory too. Train with nine tenths of what it finds.
+- "1.50 GiB is reserved by PyTorch but unallocated": fragmentation, from many different sizes. Set
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; empty_cache() after a failure.
-- On Windows it becomes slow instead: "CUDA - Sysmem Fallback Policy" in NVIDIA's panel is on.
-- The weights have changed after the search: search with a copy; with the longest samples, too.
+- On Windows it gets slow instead: turn off "CUDA - Sysmem Fallback Policy" in NVIDIA's panel.
+- The weights changed during the search: search with a copy, and with the longest samples.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the loss: sums in another order
+TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the loss: sums in a different order
 MEMORY_ERRORS = ("out of memory", "not enough memory", "can't allocate memory", "_ALLOC_FAILED")
 WIDTH, MOST = 128, 1 << 20
 
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=20)
     asked = parser.parse_args(argv)
-    torch.set_float32_matmul_precision("highest")  # the tolerance; NVIDIA's images choose TF32
+    torch.set_float32_matmul_precision("highest")  # for the tolerance: NVIDIA's images use TF32
     device, on_gpu, small = asked.device, asked.device == "cuda", SmallMemory()
     used = torch.cuda.memory_allocated if on_gpu else lambda: sum(small.sizes.values())
     x, parts = torch.randn(1 << 18 if on_gpu else 500, WIDTH), list[float]()

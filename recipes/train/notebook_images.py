@@ -1,24 +1,24 @@
-"""Colab, Kaggle and cloud images: use what is installed there, and survive the end of a session.
+"""Colab, Kaggle and cloud images: use the installed torch, and survive the end of a session.
 
-What it does: says where it runs, what is preinstalled and what it would do, and does none of it:
-keep a torch that works, held by a constraints file, and checkpoints in a folder that stays.
+What it does: shows where it runs, what is preinstalled and what it would do, but changes nothing:
+keep a torch that works with a constraints file, and keep checkpoints in a folder that persists.
 
-When it helps: at the top of a notebook, and of a script in a ready-made image.
+When it helps: at the top of a notebook, or of a script in a ready-made image.
 
-When it hurts: an image whose torch is too old for the code: then take another image.
+When it hurts: the image's torch is too old for the code. Use another image then.
 
-How to see it: run it; `pip install --dry-run -c constraints.txt ...` says what would be replaced.
+How to see it: run it; `pip install --dry-run -c constraints.txt ...` shows what would be replaced.
 
-What goes wrong, and the way out:
-- "operator torchvision::nms does not exist": a requirement brought another torch than the image's.
+Troubleshooting:
+- "operator torchvision::nms does not exist": a requirement replaced the image's torch.
 - "numpy.dtype size changed, may indicate binary incompatibility": restart the kernel.
-- torch.cuda.is_available() is False in a fresh session: no accelerator was chosen. Colab: Runtime >
+- torch.cuda.is_available() is False in a new session: no accelerator was chosen. Colab: Runtime >
   Change runtime type. Kaggle: Settings > Accelerator.
 - "no kernel image is available for execution on the device": Kaggle's P100. Choose the T4.
-- "Temporary failure in name resolution" in pip: Kaggle's Settings > Internet is off.
-- "No module named 'torch'" in an image of AWS, Google Cloud or Azure: a plain machine, whose disk
-  stays. torch is in an environment, which the greeting at login names: activate it first.
-- Code takes Kaggle for Colab: Kaggle's image is built upon Colab's. Ask for Kaggle first.
+- "Temporary failure in name resolution" in pip: turn on Settings > Internet in Kaggle.
+- "No module named 'torch'" in an image of AWS, Google Cloud or Azure: torch is in an environment
+  that the login message names. Activate it first. The disk of such a machine persists.
+- Code mistakes Kaggle for Colab: Kaggle's image is built on Colab's. Test for Kaggle first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TOLERANCE = {"cpu": 0.0, "cuda": 1e-5}  # of the loss of a session that goes on
 
 
 def place_of(variables: Mapping[str, str]) -> tuple[str, str]:
-    """Where it runs, and the folder that stays."""
+    """Where it runs, and the folder that persists."""
     for variable, name, folder, condition in PLACES:
         if variable in variables:
             return name, f"{folder} ({condition})"
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     (place, folder), works = place_of(os.environ), torch.cuda.is_available()
     gpu, built = works or bool(shutil.which("nvidia-smi")), torch.version.cuda
-    print(f"{place}, what stays: {folder}; Python {platform.python_version()}, CUDA build: {built}")
+    print(f"{place}, folder to keep: {folder}; Python {platform.python_version()}, CUDA: {built}")
     there = {
         distribution.name: distribution.version
         for distribution in importlib.metadata.distributions()
@@ -138,8 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     right, limit = sum(told(*session) for session in SESSIONS), TOLERANCE[asked.device]
     held = right == len(SESSIONS) and off <= limit and whole[-1] < whole[0]
     print(
-        f"{'proved' if held else 'not proved'}: {right} of {len(SESSIONS)} made-up sessions have"
-        f" the right place and steps; losses of two sessions are those of one within {off:.0e}"
+        f"{'proved' if held else 'not proved'}: {right} of {len(SESSIONS)} simulated sessions get"
+        f" the right place and steps; losses after a resume differ by at most {off:.0e}"
         f" (tolerance {limit:.0e})"
     )
     return 0 if held else 1

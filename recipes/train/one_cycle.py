@@ -1,29 +1,29 @@
 """A learning-rate schedule: one cycle.
 
-What it does: OneCycleLR raises the rate from a small one to max_lr and lowers it to almost zero at
-the last step, while the momentum moves the other way. High rates cover ground, low ones settle.
+What it does: OneCycleLR raises the rate from a small value to max_lr and lowers it to almost zero
+at the last step; momentum moves the other way. High rates explore, low rates converge.
 
-When it helps: the number of steps is known; the noise of small batches keeps a constant rate from
-settling.
+When it helps: the number of steps is known, and with a constant rate the noise of small batches
+prevents convergence.
 
-When it hurts: training that is stopped early or goes on after the end: the low rates that pay never
-come, or nothing moves any more. Fine-tuning may need a smaller max_lr than training anew.
+When it hurts: training that stops early never reaches the low rates; training that continues after
+the end no longer learns. Fine-tuning may need a smaller max_lr than training from scratch.
 
 How to see it: scheduler.get_last_lr() at the first, the highest and the last step, below.
 
-What goes wrong, and the way out:
-- The loss hardly falls, the rate never leaves the warm-up: step() was called once an epoch. Call it
-  after every optimizer.step(), with total_steps counted in these.
+Troubleshooting:
+- The loss hardly falls and the rate stays in the warm-up: step() was called once per epoch. Call it
+  after every optimizer.step(), and count total_steps in these.
 - "Tried to step 101 times. The specified number of total steps is 100": total_steps is less than
-  epochs * len(loader), or the loader became longer. With gradient accumulation: only count, and
-  only call it after, the steps of the optimiser.
+  epochs * len(loader), or the loader became longer. With gradient accumulation, count only the
+  optimizer's steps, and call it only after them.
 - "Detected call of `lr_scheduler.step()` before `optimizer.step()`": the order is wrong, or
   GradScaler skipped its first step: call it only if scaler.get_scale() did not fall.
-- The optimiser's lr has no effect: OneCycleLR overwrites it with max_lr / div_factor.
-- "optimizer must support momentum or beta1 with `cycle_momentum` option enabled": SGD without
-  momentum: cycle_momentum=False.
-- After loading a checkpoint the rate starts again: save and load scheduler.state_dict() too.
-- The loss is nan near the top: max_lr is too high. Raise it until the loss shakes, then halve it.
+- The optimizer's lr has no effect: OneCycleLR overwrites it with max_lr / div_factor.
+- "optimizer must support momentum or beta1 with `cycle_momentum` option enabled": for SGD without
+  momentum, pass cycle_momentum=False.
+- After loading a checkpoint the rate starts over: save and load scheduler.state_dict() too.
+- The loss is nan near the top: max_lr is too high. Raise it until the loss wobbles, then halve it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def train(
         if scheduler is not None:
             scheduler.step()  # after each batch: total_steps counts batches
         optimizer.zero_grad()
-        loss.item()  # waits until the device has finished
+        loss.item()  # waits for the device
         clock.append(time.perf_counter())
     return rates, sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock))
 
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rates, ms = train(model, data, asked.steps, rate)
         losses[name] = judged(model, unseen)
         line = f"{name:<14} loss {losses[name]:.4f} on unseen points"
-        print(f"{line}, {statistics.median(ms):.2f} ms a step ({ms[0]:.2f} to {ms[-1]:.2f})")
+        print(f"{line}, {statistics.median(ms):.2f} ms per step ({ms[0]:.2f} to {ms[-1]:.2f})")
     cycle = losses.pop("one cycle")
     best = min(losses, key=lambda name: losses[name])
     turned = rates[0] < 0.1 * MAX_LR and max(rates) > 0.99 * MAX_LR and rates[-1] < 0.001 * MAX_LR
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"{'proved' if held else 'not proved'}: after {asked.steps} steps {cycle:.4f} instead of"
         f" {losses[best]:.4f}, the best of {len(losses)} constant rates ({best}; at least"
-        f" {MARGIN:.0%} lower); the rate went from {rates[0]:.3f} over {max(rates):.3f} to"
+        f" {MARGIN:.0%} lower); the rate went from {rates[0]:.3f} through {max(rates):.3f} to"
         f" {rates[-1]:.1e}"
     )
     return 0 if held else 1

@@ -1,26 +1,25 @@
-"""Non-blocking copies, and the next batch on its way to the device while this one computes.
+"""Non-blocking copies: move the next batch to the device while the current one computes.
 
-What it does: batches lie in pinned memory, so that the copy runs while Python goes on; copies are
-queued on a stream of their own, one batch ahead; an event makes the model's stream wait for exactly
-the copy that it needs.
+What it does: batches are in pinned memory, so Python continues during the copy. Copies are queued
+on their own stream, one batch ahead, and an event makes the model's stream wait for exactly the
+copy that it needs.
 
-When it helps: large batches (images, video, audio) over PCIe, with a GPU that waits for them.
+When it helps: large batches (images, video, audio) over PCIe, and a GPU that waits for them.
 
-When it hurts: pinned memory cannot be swapped: too much of it starves the host. Small batches
-(token ids) copy in no time. One more batch lies on the GPU. Nothing to gain on a CPU.
+When it hurts: pinned memory cannot be swapped, so too much of it starves the host. Small batches
+(token ids) copy in no time. The GPU holds one more batch. On a CPU there is nothing to gain.
 
-How to see it: seconds a step below; in a profile, "Memcpy HtoD (Pinned -> Device)" beside kernels
-instead of between them. "Pageable -> Device" means that non_blocking=True did nothing.
+How to see it: time per step below; in a profile, "Memcpy HtoD (Pinned -> Device)" next to kernels
+instead of between them. "Pageable -> Device" means that non_blocking=True had no effect.
 
-What goes wrong, and the way out:
-- Values change at random, only under load: memory of the copy stream was reused while the model
-  still read it. tensor.record_stream(torch.cuda.current_stream()) on every prefetched tensor.
+Troubleshooting:
+- Values change at random, only under load: the copy stream's memory was reused while the model was
+  still reading it. tensor.record_stream(torch.cuda.current_stream()) on every prefetched tensor.
 - Wrong values at the start of a step: nothing waits for the copy. stream.wait_event(), as below.
-- Wrong values on the host: non_blocking=True from the GPU to the CPU returns before the data is
-  there. Synchronise before reading.
-- "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": it is on the GPU
-  already.
-- The last batch is missing: a loop that fetches ahead must hand out what it holds at the end.
+- Wrong values on the host: non_blocking=True from GPU to CPU returns before the data has arrived.
+  Synchronize before you read it.
+- "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": it is on the GPU.
+- The last batch is missing: a loop that fetches ahead must return what it still holds at the end.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def train(model: torch.nn.Module, batches: Iterable[Batch]) -> Iterator[torch.Te
 
 
 def on_the_host(steps: int, width: int, device: str) -> list[Batch]:
-    """Labelled batches on the host, the last one smaller, pinned where there is a GPU to go to."""
+    """Labeled batches on the host, the last one smaller, pinned where there is a GPU to go to."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
     inputs = ([torch.randn(64, width) for _ in range(8)] * steps)[:steps]
@@ -103,7 +102,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
     losses: list[float] = []
@@ -112,8 +111,8 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
     if torch.cuda.is_initialized():
         line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
@@ -133,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     first = measured("plain", train(network(asked.width, device), plain(batches, device)))
     ahead = measured("prefetched", train(network(asked.width, device), prefetched(batches, device)))
     if device == "cpu":
-        print("skipped: the copy stream: a CPU has nothing to copy to")
+        print("skipped: the copy stream: a CPU needs no copy")
     complete = len(ahead) == len(first) == len(batches)
     off = max((abs(a - b) for a, b in zip(first, ahead, strict=False)), default=float("nan"))
     limit = TOLERANCE[device]

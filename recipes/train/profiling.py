@@ -1,29 +1,29 @@
 """Profiling with torch.profiler: where the time of a step goes.
 
-What it does: records some steps, after others that warm up, writes a trace that a browser shows
-(https://ui.perfetto.dev, chrome://tracing), and lists the ten operators that cost the most.
+What it does: records some steps after a warm-up, writes a trace that you can open in a browser
+(https://ui.perfetto.dev, chrome://tracing), and lists the ten most expensive operators.
 
-When it helps: before anything else is changed: it says whether the loader, Python, copies or the
+When it helps: before you change anything: it shows whether the loader, Python, copies or the
 arithmetic take the time.
 
-When it hurts: a recorded step is slower, with stacks and shapes a lot; never leave it on. All that
-is recorded stays in memory: a few steps, not an epoch.
+When it hurts: a recorded step is slower, much slower with stacks and shapes; never leave it on. All
+events stay in memory: record a few steps, not an epoch.
 
-How to see it: the table below. In the trace of a GPU: gaps between kernels are the host's time,
-"cudaStreamSynchronize" is somebody who waits for a value, "Memcpy HtoD" is a copy.
+How to see it: the table below. In a GPU trace, gaps between kernels are time spent on the host,
+"cudaStreamSynchronize" is code that waits for a value, and "Memcpy HtoD" is a copy.
 
-What goes wrong, and the way out:
+Troubleshooting:
 - Nothing is written, "Profiler must be initialized before getting key averages": prof.step() is
   missing, or the loop ended before wait + warmup + active steps.
-- One operator takes all the time, once: compilation, tuning or the first allocation was recorded.
+- One operator takes all the time, once: you recorded compilation, tuning or the first allocation.
   Use schedule(wait=, warmup=, active=).
-- The GPU's part is empty: "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": another profiler runs.
-  "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": the driver keeps its counters for the administrator.
+- No GPU events: "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": another profiler is running.
+  "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": the driver reserves its counters for the administrator.
 - "'FunctionEventAvg' object has no attribute 'self_cuda_time_total'": since 2.4 these rows call it
   self_device_time_total (single events keep the old name, deprecated).
-- .item(), print(loss) or .cpu() seem slow: they wait for kernels that were queued before.
-- The trace is too large for the browser: fewer active steps, and a name that ends in .json.gz.
-- Your own functions are not in it: with torch.profiler.record_function("name"):
+- .item(), print(loss) or .cpu() seem slow: they wait for kernels that were queued earlier.
+- The trace is too large for the browser: record fewer steps, and name the file .json.gz.
+- Your own functions are missing: use `with torch.profiler.record_function("name"):`.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[
 
 
 def measured(name: str, steps: Iterator[Any]) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     losses, clock = list[float](), [time.perf_counter()]
     for loss in steps:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<8} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<8} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
     return torch.tensor(losses)
 
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--trace", type=Path, help="a .json file; default a new one in /tmp")
+    parser.add_argument("--trace", type=Path, help="a .json file (default: a new one in /tmp)")
     asked = parser.parse_args(argv)
     trace = asked.trace or Path(tempfile.mkdtemp(prefix="trace-")) / "trace.json"
     shape = (asked.steps, asked.width, asked.device)
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{ms:10.3f} ms {calls:4} calls  {name[:80]}")
     timed = bool(top) and top[0][1] > 0
     if not timed:
-        print("no operator took any time: on a GPU, CUPTI does not work (see above)")
+        print("no operator took any time: on a GPU, CUPTI is not working (see above)")
     names = named(trace)
     found = sum(name in names for name, _, _ in top)
     steps = sum(name.startswith("ProfilerStep#") for name in set(names))  # a GPU's are told twice

@@ -1,21 +1,21 @@
-"""Shorter sequences: the token length that covers 95 and 99 % of the data, and no more padding.
+"""Shorter sequences: find the length that covers 99 % of the data, and pad no more than needed.
 
-What it does: measures how long the tokenised samples are, cuts at the length that covers 99 % of
-them, and pads each batch only to its own longest sample.
+What it does: measures the token length of the samples, truncates at the length that covers 99 % of
+them, and pads each batch only to its longest sample.
 
-When it helps: most samples are short. Attention grows with the square of the length.
+When it helps: most samples are short. The cost of attention grows with the square of the length.
 
-When it hurts: what decides stands at the end. Every new length is a new shape to compile.
+When it hurts: the decisive part is at the end. Every new length is a new shape to compile.
 
-How to see it: the share of tokens that are padding, and seconds a step, below. With a tokenizer:
+How to see it: the share of tokens that are padding, and time per step, below. With a tokenizer:
     lengths = [len(ids) for ids in tokenizer(texts, truncation=False)["input_ids"]]
 
-What goes wrong, and the way out:
-- The result depends on the padding: mask it in attention and mean; labels of it are -100.
+Troubleshooting:
+- The result depends on the padding: mask it in attention and in means; give its labels -100.
 - "Token indices sequence length is longer than the specified maximum sequence length", then "index
   out of range in self" or "device-side assert triggered": truncation=True, max_length=...
 - Out of memory late in an epoch: the batch with the longest samples. Put that one first.
-- Still much padding: group batches by length, or pack texts into one row that a mask keeps apart.
+- Still much padding: group batches by length, or pack several texts into one row, with a mask.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def train(
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        yield loss.item(), tokens.numel()  # item() waits until the device has finished
+        yield loss.item(), tokens.numel()  # item() waits for the device
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
@@ -99,11 +99,11 @@ def losses_of(model: Encoder, tokens: torch.Tensor, labels: torch.Tensor) -> tor
 
 
 def measured(name: str, steps: Iterator[tuple[float, int]]) -> int:
-    """Run the training and print what a step cost; the number of tokens that it computed."""
+    """Run the training and print the time per step; returns the number of tokens."""
     done = [(loss, count, time.perf_counter()) for loss, count in steps]
     tokens, clock = sum(count for _, count, _ in done), [moment for *_, moment in done]
     ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[len(clock) // 4 :]))
-    line = f"{name:<22} loss {done[-1][0]:.4f}, {statistics.median(ms):.1f} ms a step"
+    line = f"{name:<22} loss {done[-1][0]:.4f}, {statistics.median(ms):.1f} ms per step"
     print(f"{line} ({ms[0]:.1f} to {ms[-1]:.1f}), {tokens} tokens")
     return tokens
 
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--maximum", type=int, default=256, help="tokens that the model can take")
+    parser.add_argument("--maximum", type=int, default=256, help="tokens that the model accepts")
     asked = parser.parse_args(argv)
     texts, labels = corpus(32 * 40, asked.maximum)
     lengths = [*map(len, texts)]
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"95 % have at most {p95} tokens, 99 % at most {p99}, the longest has {max(lengths)}")
     ways: dict[str, Padding] = {
         f"padded to {asked.maximum}": lambda some: padded(some, asked.maximum),
-        f"cut at {p99}, as needed": lambda some: dynamic(some, p99),
+        f"cut at {p99}, per batch": lambda some: dynamic(some, p99),
     }
     models, tokens = list[Encoder](), list[int]()
     for name, pad in ways.items():
@@ -137,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = off <= TOLERANCE and abs(trained[0] - trained[1]) <= TRAINED
     held = held and covered >= 0.99 and saved > 0 and trained[0] < 0.6  # of ln 2 at the start
     print(
-        f"{'proved' if held else 'not proved'}: {p99} tokens hold {covered:.1%} of the samples and"
-        f" save {saved:.0%} of the tokens; what fits has the same loss within {off:.1e} (tolerance"
-        f" {TOLERANCE:.0e}), trained {trained[0]:.3f} and {trained[1]:.3f} (tolerance {TRAINED})"
+        f"{'proved' if held else 'not proved'}: {p99} tokens cover {covered:.1%} of the samples and"
+        f" save {saved:.0%} of the tokens; samples that fit keep their loss within {off:.1e}"
+        f" (tolerance {TOLERANCE:.0e}), trained {trained[0]:.3f} and {trained[1]:.3f} ({TRAINED})"
     )
     return 0 if held else 1
 

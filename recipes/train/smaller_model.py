@@ -1,28 +1,28 @@
-"""A smaller model, and distillation: a student learns from a teacher's probabilities.
+"""A smaller model by distillation: a student learns from a teacher's probabilities.
 
-What it does: a large model, trained once, says for every sample how likely it takes each class; a
-small one learns these probabilities beside the labels. They say more than a label does, and single
-wrong labels, which the teacher has not learned by heart, are averaged out of them.
+What it does: a large model, trained once, gives the probability of each class for every sample. A
+small model learns these probabilities together with the labels. They carry more information than a
+label, and they average out single wrong labels that the teacher has not memorized.
 
-When it helps: the model must be small where it runs (phone, browser, many requests); labels are
-few or wrong in part, unlabelled samples are many; a trained teacher is there anyway.
+When it helps: the model must be small where it runs (phone, browser, many requests); labels are few
+or partly wrong and unlabeled samples are many; a trained teacher exists anyway.
 
-When it hurts: the teacher must be trained and asked: this costs time before it saves any. A student
-too small for the task stays bad. A teacher's errors are inherited.
+When it hurts: the teacher must be trained and run, which costs time before it saves any. A student
+that is too small for the task stays bad. It inherits the teacher's errors.
 
-How to see it: parameters, seconds a step and accuracy of teacher and student, below.
+How to see it: parameters, time per step and accuracy of teacher and student, below.
 
-What goes wrong, and the way out:
-- The student is no better than without a teacher: first try without. With clean labels in plenty
-  the gain is small.
+Troubleshooting:
+- The student is no better than without a teacher: try without one first. With many clean labels the
+  gain is small.
 - "reduction: 'mean' divides the total loss by both the batch size and the support size":
-  kl_div(..., reduction="batchmean"). With "mean" the teacher's part all but vanishes.
-- The loss is negative or grows: kl_div wants the student's log_softmax first, the teacher's softmax
+  kl_div(..., reduction="batchmean"). With "mean" the teacher's part almost vanishes.
+- The loss is negative or grows: kl_div takes the student's log_softmax first, the teacher's softmax
   second.
-- The teacher changes, or memory doubles: teacher.eval(), requires_grad_(False), torch.no_grad().
-  In train mode its dropout makes another teacher of every batch.
-- The teacher's part counts less the higher the temperature: multiply it by temperature squared.
-- The teacher is slow: ask it once for each sample and keep the answers, if nothing is augmented.
+- The teacher changes, or memory doubles: teacher.eval(), requires_grad_(False), torch.no_grad(). In
+  train mode its dropout makes it a different teacher for every batch.
+- The teacher's part shrinks as the temperature rises: multiply it by the temperature squared.
+- The teacher is slow: run it once per sample and keep the output, if nothing is augmented.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def samples(count: int, seed: int, wrong: float, device: str) -> Data:
-    """Points around ten centres, some of them labelled wrongly."""
+    """Points around ten centers, some of them labeled wrongly."""
     draw = torch.Generator().manual_seed(seed)
     centres = torch.randn(CLASSES, 32, generator=torch.Generator().manual_seed(7))
     y = torch.randint(CLASSES, (count,), generator=draw)
@@ -86,7 +86,7 @@ def train(
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        loss.item()  # waits until the device has finished
+        loss.item()  # waits for the device
         clock.append(time.perf_counter())
     return sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock))
 
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         correct[name] = accuracy(model, judged)
         sizes[name] = sum(weights.numel() for weights in model.parameters())
         line = f"{name:<15} {sizes[name]:>6} parameters, {correct[name]:.1%} correct"
-        print(f"{line}, {statistics.median(ms):.2f} ms a step ({ms[0]:.2f} to {ms[-1]:.2f})")
+        print(f"{line}, {statistics.median(ms):.2f} ms per step ({ms[0]:.2f} to {ms[-1]:.2f})")
     large, alone, taught = correct.values()
     scores = teacher(judged[0])
     at_best = float(soft_loss(scores, scores).abs())  # a student that says the same as the teacher
@@ -128,8 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"{'proved' if held else 'not proved'}: {taught:.1%} correct with"
         f" {sizes['teacher'] / sizes['student taught']:.0f} times fewer parameters: at most"
-        f" {TOLERANCE:.0%} behind the teacher's {large:.1%}, at least {GAIN:.0%} before the"
-        f" {alone:.1%} of the same student without it; what agrees has a loss of {at_best:.0e}"
+        f" {TOLERANCE:.0%} below the teacher's {large:.1%}, at least {GAIN:.0%} above the"
+        f" {alone:.1%} of the same student alone; full agreement has a loss of {at_best:.0e}"
     )
     return 0 if held else 1
 

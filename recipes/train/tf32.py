@@ -1,28 +1,29 @@
 """TF32 and the precision of fp32 matrix products.
 
-What it does: "high" lets tensor cores compute fp32 products in TF32 (11 bits of a number instead of
-24), "medium" lets CPUs use bf16 (8 bits); on CUDA it is the same as "high". Weights, activations
-and sums stay fp32, and no line of the training changes. Convolutions on CUDA use TF32 unless that
-is switched off; products do not.
+What it does: "high" lets tensor cores compute fp32 products in TF32 (11 bits of precision instead
+of 24); "medium" lets CPUs use bf16 (8 bits), and on CUDA is the same as "high". Weights,
+activations and sums stay in fp32, and the training code does not change. On CUDA, convolutions use
+TF32 by default; products do not.
 
-When it helps: Ampere and newer GPUs, models in fp32 with large products. On a CPU, "high" is a wish
-that few processors know, and "medium" uses bf16 where oneDNN has it (AMX, AVX512-BF16).
+When it helps: Ampere and newer GPUs, fp32 models with large products. On CPUs, few support "high";
+"medium" uses bf16 if oneDNN supports it (AMX, AVX512-BF16).
 
-When it hurts: solvers, matrix inverses, distances by products, long recurrences: whatever needs
-more than three decimal digits. Under autocast it changes only what autocast leaves in fp32.
+When it hurts: solvers, matrix inverses, distances computed from products, long recurrences:
+anything that needs more than three decimal digits. Under autocast it affects only what stays in
+fp32.
 
-How to see it: the error of one product against float64, below. It is the only sure sign: the
-settings exist on every machine, and do nothing where the hardware lacks it. Default: "highest",
-but "high" where TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 is set, as in NVIDIA's containers.
+How to see it: the error of one product against float64, below. Nothing else is reliable: the
+settings exist everywhere and have no effect without the hardware. The default is "highest", or
+"high" if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 is set, as in NVIDIA's containers.
 
-What goes wrong, and the way out:
+Troubleshooting:
 - "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider
-  setting `torch.set_float32_matmul_precision('high')`": torch.compile tells you of this setting.
+  setting `torch.set_float32_matmul_precision('high')`": torch.compile suggests this setting.
 - "Current status indicate that you have used mix of the legacy and new APIs to set the matmul
-  precision": from torch 2.9 on there is torch.backends.cuda.matmul.fp32_precision = "tf32"; after
-  it, reading allow_tf32 or get_float32_matmul_precision() raises this. Use one of the two in the
+  precision": torch 2.9 added torch.backends.cuda.matmul.fp32_precision = "tf32"; after you set it,
+  reading allow_tf32 or get_float32_matmul_precision() raises this. Use only one of the two in the
   whole program, libraries included; set_float32_matmul_precision() works in every version.
-- "high" changes nothing on Ampere or newer: NVIDIA_TF32_OVERRIDE=0 forbids it to every library.
+- "high" changes nothing on Ampere or newer: NVIDIA_TF32_OVERRIDE=0 turns TF32 off in every library.
 - Results differ between two GPUs in the third digit: set "highest", and for convolutions
   torch.backends.cudnn.allow_tf32 = False (2.9 on: torch.backends.cudnn.conv.fp32_precision="ieee").
 """
@@ -80,7 +81,7 @@ def has_tf32(device: str) -> bool:
 
 
 def labelled(steps: int, width: int, device: str) -> list[Batch]:
-    """Points with the label that a random linear teacher gives them, eight batches in turn."""
+    """Points labeled by a random linear teacher; eight batches, repeated."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
     inputs = [torch.randn(128, width) for _ in range(8)]
@@ -94,14 +95,14 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor], error: float) -> list[float]:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     losses, clock = list[float](), [time.perf_counter()]
     for loss in steps:
         losses.append(loss.item())
         clock.append(time.perf_counter())
     ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # the first ones warm up
-    line = f"{name:<8} loss {losses[-1]:.5f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
+    line = f"{name:<8} loss {losses[-1]:.5f}, {statistics.median(ms):.2f} ms per step"
     print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f}), error of a product {error:.1e}")
     return losses
 
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--new-api", action="store_true", help="fp32_precision, since torch 2.9")
     asked = parser.parse_args(argv)
     if asked.new_api and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        print(f"skipped: fp32_precision needs torch 2.9, this is {torch.__version__}")
+        print(f"skipped: fp32_precision needs torch 2.9; this is {torch.__version__}")
         return 0
     batches = labelled(asked.steps, asked.width, asked.device)
     ends: dict[str, float] = {}
@@ -127,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ends[name] = losses[-1]
     same = [name for name in ("high", "medium") if errors[name] == errors["highest"]]
     if same:
-        print(f"{' and '.join(same)}: changes nothing in a product on this device")
+        print(f"{' and '.join(same)}: no effect on a product on this device")
     off = max(abs(end - ends["highest"]) / ends["highest"] for end in ends.values())
     held = off <= TOLERANCE and all(errors[name] <= LIMIT[name] for name in LIMIT)
     if has_tf32(asked.device):

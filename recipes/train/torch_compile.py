@@ -1,29 +1,29 @@
-"""torch.compile: the model as generated code, and its modes.
+"""torch.compile: run the model as generated code, and choose a mode.
 
-What it does: Dynamo records the Python of the forward pass as graphs, Inductor writes fused kernels
-for them and for their backward pass: Triton on a GPU, C++ on a CPU. The first steps compile.
+What it does: Dynamo turns the Python of the forward pass into graphs; Inductor writes fused kernels
+for them and their backward pass: Triton on a GPU, C++ on a CPU. The first steps compile.
 
 When it helps: many small operations in a row; the same shapes for thousands of steps. The mode
-"reduce-overhead" adds CUDA graphs (small batches), "max-autotune" tries many kernels, for long.
+"reduce-overhead" adds CUDA graphs (small batches); "max-autotune" tries many kernels, slowly.
 
-When it hurts: short runs that never earn the compile time back, shapes that change all the time.
+When it hurts: short runs that never pay back the compile time; shapes that keep changing.
 
-How to see it: the first step's time against the later ones'; the number of graphs. Each print() or
-.item() in forward() cuts one: TORCH_LOGS="graph_breaks" names the line, fullgraph=True forbids it.
+How to see it: the time of the first step against later ones; the number of graphs. Each print() or
+.item() in forward() breaks one: TORCH_LOGS="graph_breaks" shows where, fullgraph=True forbids it.
 
-What goes wrong, and the way out:
-- "torch._dynamo hit config.recompile_limit" (earlier: cache_size_limit): the shape changes again
-  and again. drop_last=True, pad to a few lengths, or torch.compile(dynamic=True).
+Troubleshooting:
+- "torch._dynamo hit config.recompile_limit" (earlier: cache_size_limit): the shape keeps changing.
+  Use drop_last=True, pad to a few lengths, or torch.compile(dynamic=True).
 - "No working C++ compiler found", "Compiler: cl is not found": install g++ or clang; on Windows
-  start from the prompt of the C++ build tools.
+  start from the command prompt of the C++ build tools.
 - "Cannot find a working triton installation", "Failed to find C compiler", "Python.h: No such
   file": Triton needs gcc and python3-dev; on Windows, pip install triton-windows.
 - "too old to be supported by the triton GPU compiler": it needs capability 7.0 (not GTX 10, P100).
-- "Dynamo is not supported on Python 3.13+", or another: take a newer torch or an older Python.
+- "Dynamo is not supported on Python 3.13+", or similar: use a newer torch or an older Python.
 - "accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run": clone()
-  what you keep, or torch.compiler.cudagraph_mark_step_begin() before each step.
-- "Unexpected key(s) in state_dict: "_orig_mod.": save the plain model's, or use model.compile().
-- With dropout the loss differs from eager's: the random numbers come in another order.
+  what you keep, or call torch.compiler.cudagraph_mark_step_begin() before each step.
+- "Unexpected key(s) in state_dict: "_orig_mod.": save the original model, or use model.compile().
+- With dropout the loss differs from eager mode: random numbers are drawn in a different order.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def missing_compiler(device: str) -> str | None:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print what a step cost; item() waits until the device has finished."""
+    """Run the training and print the time per step; item() waits for the device."""
     losses, clock = list[float](), [time.perf_counter()]
     for loss in steps:
         losses.append(loss.item())
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--mode", choices=MODES, action="append", help="on a GPU, by default all")
+    parser.add_argument("--mode", choices=MODES, action="append", help="default: all on a GPU")
     parser.add_argument("--backend", default="inductor", help="aot_eager needs no compiler")
     asked = parser.parse_args(argv)
     if asked.backend == "inductor" and (why := missing_compiler(asked.device)):
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         fused = measured(mode, train(model, batches))
         off = max(off, float((fused - plain).abs().max() / plain[0]))
     held = off <= TOLERANCE and bool(plain[-1] < plain[0] / 2) and (one, two, dyn) == (1, 2, 1)
-    figures = f"all losses within {off:.1e} of the first from eager (tolerance {TOLERANCE:.0e})"
+    figures = f"losses within {off:.1e} of eager, relative to the first (tolerance {TOLERANCE:.0e})"
     graphs_made = f"{one} graph for one shape, {two} for two, {dyn} with dynamic=True"
     print(f"{'proved' if held else 'not proved'}: {figures}; {graphs_made}")
     return 0 if held else 1

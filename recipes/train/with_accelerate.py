@@ -1,22 +1,22 @@
 """Accelerate: the same loop on a CPU, one GPU or many, and a config file for this machine.
 
-What it does: prepare() moves model and data and gives each process batches of its own;
-accelerator.backward() scales the loss. A config file says how many processes, and which precision.
-This writes the one for this machine, and starts itself: accelerate launch --config_file FILE ...
+What it does: prepare() moves model and data and gives each process its own batches;
+accelerator.backward() scales the loss. A config file sets the process count and the precision. The
+script writes one for this machine and starts itself: accelerate launch --config_file FILE ...
 
-When it helps: one script for several machines; DDP, FSDP and DeepSpeed by a file.
+When it helps: one script for several machines; DDP, FSDP and DeepSpeed through a config file.
 
-When it hurts: one more layer to understand when something is slow; one GPU needs none of it.
+When it hurts: one more layer to understand when something is slow; a single GPU needs none of it.
 
 How to see it: `accelerate env`; accelerator.state; the losses below.
 
-What goes wrong, and the way out:
-- It runs on a CPU, or one GPU of several: another machine's file was read. Give --config_file.
-- "fp16 mixed precision requires a device in": the file asks for what this machine has not.
-- On N GPUs it learns otherwise: batch_size is each process's, a step has N times the samples, and a
-  prepared schedule N steps. Adapt the rate, or DataLoaderConfiguration(split_batches=True).
-- It learns badly in micro-batches: accelerator.backward(loss), and clip if sync_gradients only.
-- Validation counts some samples twice: gather_for_metrics() instead of gather().
+Troubleshooting:
+- It uses a CPU, or one of several GPUs: it read another machine's file. Pass --config_file.
+- "fp16 mixed precision requires a device in": the file asks for what this machine does not have.
+- On N GPUs it learns differently: batch_size is per process: a step has N times the samples, and a
+  prepared schedule takes N steps. Adapt the rate, or DataLoaderConfiguration(split_batches=True).
+- It learns badly in micro-batches: accelerator.backward(loss), and clip only if sync_gradients.
+- Validation counts some samples twice: use gather_for_metrics() instead of gather().
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def measured(name: str, steps: Iterator[float]) -> torch.Tensor:
     for loss in steps:
         losses.append(loss)
         clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # the first warm up
-    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # without the warm-up
+    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     PartialState().print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")  # the main process only
     return torch.tensor(losses)
 
@@ -117,9 +117,9 @@ def compare(config: dict[str, Any], epochs: int) -> int:
     off, limit = float((ours - plain).abs().max() / plain[0]), TOLERANCE[precision]
     held = obeyed and off <= limit and bool(plain[-1] < plain[0])
     accelerator.print(
-        f"{'proved' if held else 'not proved'}: {PARTS} micro-batches by Accelerate have the losses"
-        f" of the whole batch by hand within {off:.1e} of the first (tolerance {limit:.0e});"
-        f" {found}, {device} {'is' if obeyed else 'is not'} what the file for this machine says"
+        f"{'proved' if held else 'not proved'}: {PARTS} micro-batches with Accelerate match the"
+        f" whole batch by hand: no loss differs by more than {off:.1e} of the first (tolerance"
+        f" {limit:.0e}); {found}, {device} {'is' if obeyed else 'is not'} what the config file says"
     )
     return 0 if held else 1
 
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=10, help="epochs of eight steps")
-    parser.add_argument("--config", help="where to write it; default a new file in /tmp")
+    parser.add_argument("--config", help="where to write it (default: in /tmp)")
     asked = parser.parse_args(argv)
     if ClusterConfig is None:
         print("skipped: accelerate is not installed here (pip install accelerate)")

@@ -1,26 +1,26 @@
-"""DeepSpeed ZeRO: optimiser state, gradients and weights divided among the GPUs, by a config file.
+"""DeepSpeed ZeRO: optimizer state, gradients and weights sharded across the GPUs, by a config file.
 
-What it does: stage 1 divides the optimiser's moments, 2 also the gradients, 3 also the weights;
-offload moves the moments to main memory. This writes the config that the options ask for, and
-trains with it. Several GPUs: deepspeed with_deepspeed.py --stage 2
+What it does: stage 1 shards the optimizer's moments, 2 also the gradients, 3 also the weights;
+offload moves the moments to main memory. The script writes the config that the options ask for, and
+trains with it. On several GPUs: deepspeed with_deepspeed.py --stage 2
 
-When it helps: the model does not fit by DDP, and the code is built on DeepSpeed. Take the lowest
+When it helps: the model does not fit with DDP, and the code is built on DeepSpeed. Use the lowest
 stage that fits, and offload last.
 
-When it hurts: small models; slow links, at stage 3. FSDP2 does most of it without a compiler.
+When it hurts: small models; slow links, at stage 3. FSDP2 does most of this without a compiler.
 
-How to see it: `ds_report` says which operators can be built, and nvcc's CUDA beside torch's.
+How to see it: `ds_report` shows which operators can be built, and the CUDA of nvcc and torch.
 
-What goes wrong, and the way out:
-- "Installed CUDA version 13.0 does not match the version torch was compiled with": fused optimisers
-  are compiled here. nvcc must have torch.version.cuda's major.minor; within 11 and 12 another minor
-  is taken. Install that toolkit, set CUDA_HOME. DS_SKIP_CUDA_CHECK=1 only hides it.
-- "CUDA_HOME does not exist, unable to compile CUDA op(s)": it comes from pip install or, in some
-  versions, from the import, though nothing is compiled yet. torch's wheels bring no nvcc.
-- It takes another device than you chose: DS_ACCELERATOR must be set before the import.
-- "unrecognized arguments: --local_rank=0": the launcher adds it; take it as below.
+Troubleshooting:
+- "Installed CUDA version 13.0 does not match the version torch was compiled with": fused optimizers
+  are compiled here. nvcc must have the major.minor of torch.version.cuda; within 11 and 12 another
+  minor works. Install that toolkit, set CUDA_HOME. DS_SKIP_CUDA_CHECK=1 only hides the problem.
+- "CUDA_HOME does not exist, unable to compile CUDA op(s)": raised by pip install or, in some
+  versions, by the import, although nothing is compiled yet. torch's wheels contain no nvcc.
+- It uses a different device than you chose: set DS_ACCELERATOR before the import.
+- "unrecognized arguments: --local_rank=0": the launcher adds it; accept it as below.
 - "Check batch related parameters. train_batch_size is not equal to": compute it, as below.
-- Nothing is learned: engine.backward(loss) and engine.step() for every micro-batch, no zero_grad.
+- Nothing is learned: call engine.backward(loss) and engine.step() per micro-batch, no zero_grad.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def train_by_deepspeed(library: Any, steps: int, device: str, config: Path) -> I
         for some_x, some_y in zip(x.chunk(PARTS), y.chunk(PARTS), strict=True):
             loss = torch.nn.functional.cross_entropy(engine(some_x).float(), some_y)
             engine.backward(loss)  # divides it by PARTS
-            engine.step()  # a step of the optimiser, and zero_grad, after the last part
+            engine.step()  # a step of the optimizer, and zero_grad, after the last part
             losses.append(loss.item())
         yield statistics.mean(losses)
 
@@ -72,7 +72,7 @@ def train_plain(steps: int, device: str) -> Iterator[float]:
 
 
 def parts(device: str) -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
-    """Model, optimiser and one batch: the same in every process, so that one alone compares."""
+    """Model, optimizer and one batch: the same in every process, so that one alone compares."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 99), torch.nn.Linear(99, 10)).to(device)
     x = torch.randn(BATCH, 64, device=device)
@@ -100,7 +100,7 @@ def measured(name: str, steps: Iterator[float]) -> torch.Tensor:
         clock.append(time.perf_counter())
     ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[len(clock) // 4 :]))
     if os.environ["RANK"] == "0":
-        line = f"{name:<9} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms a step"
+        line = f"{name:<9} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
         print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
     return torch.tensor(losses)
 
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stage", type=int, choices=(1, 2, 3), default=1)
     parser.add_argument("--offload", action="store_true")
-    parser.add_argument("--config", type=Path, help="where to write it; default a new file in /tmp")
+    parser.add_argument("--config", type=Path, help="where to write it (default: in /tmp)")
     parser.add_argument("--local_rank", help="added by the deepspeed launcher")
     asked = parser.parse_args(argv)
     for name, value in {**ALONE, "DS_ACCELERATOR": asked.device}.items():
@@ -139,8 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = off <= limit and bool(plain[-1] < plain[0])
     if os.environ["RANK"] == "0":
         print(
-            f"{'proved' if held else 'not proved'}: {PARTS} micro-batches by DeepSpeed have the"
-            f" losses of the whole batch by hand within {off:.1e} of the first"
+            f"{'proved' if held else 'not proved'}: {PARTS} micro-batches with DeepSpeed match the"
+            f" whole batch by hand: losses within {off:.1e} of the first"
             f" (tolerance {limit:.0e})"
         )
     return 0 if held else 1

@@ -1,31 +1,32 @@
-"""pytorch-accelerated: a Trainer on top of Accelerate, so that the loop is not written again.
+"""pytorch-accelerated: a Trainer on top of Accelerate, so that you do not write the loop again.
 
-What it does: Trainer(model, loss, optimizer).train(data) moves, divides, accumulates, clips and
-keeps a history of the losses; what differs is a method to override or a callback. To use several
+What it does: Trainer(model, loss, optimizer).train(data) moves, shards, accumulates, clips and
+keeps a history of the losses. To change something, override a method or add a callback. On several
 GPUs: accelerate launch train.py
 
-When it helps: the tenth training script with the same loop; early stopping and model averaging are
-callbacks, resuming is trainer.load_checkpoint(); Accelerate's DDP, FSDP and precision come by its
-config file.
+When it helps: the tenth training script with the same loop. Early stopping and model averaging are
+callbacks, trainer.load_checkpoint() resumes, and Accelerate's config file sets DDP, FSDP and
+precision.
 
-When it hurts: a loop that is not this loop (two optimisers, a game of two networks); a project that
-wants to see each line of it.
+When it hurts: a loop of another kind (two optimizers, a GAN); a project that wants to see every
+line of it.
 
-How to see it: trainer.run_history.get_metric_values("train_loss_epoch"), against a loop by hand.
+How to see it: trainer.run_history.get_metric_values("train_loss_epoch"), against a hand-written
+loop.
 
-What goes wrong, and the way out:
-- The losses differ from your own loop: its loader shuffles, takes workers and drops nothing.
-  train_dataloader_kwargs={"shuffle": False, "num_workers": 0}; batch_size is for one device.
-- The learning rate never changes: train() wants create_scheduler_fn, a function of the optimiser,
+Troubleshooting:
+- The losses differ from your own loop: its loader shuffles, uses workers and drops nothing.
+  train_dataloader_kwargs={"shuffle": False, "num_workers": 0}; batch_size is per device.
+- The learning rate never changes: train() takes create_scheduler_fn, a function of the optimizer,
   not a scheduler. Trainer steps it after every step. TrainerWithTimmScheduler calls step_update()
-  after every step, but step() only after an epoch's evaluation: without eval_dataset never.
-- gradient_clip_value cuts each value, as clip_grad_value_ does; it is no norm.
-- A loss of several outputs, a dictionary for a batch: override calculate_train_batch_loss; it must
-  return {"loss": ..., "model_outputs": ..., "batch_size": ...}.
-- Progress fills the log: Trainer(..., callbacks=...) replaces all of the default ones, also the one
-  that moves the model: keep MoveModulesToDeviceCallback.
-- It trains on a GPU though it should not, or the reverse: as Accelerate does. ACCELERATE_USE_CPU=1,
-  or override _create_accelerator.
+  after every step, but step() only after an epoch's evaluation: never without eval_dataset.
+- gradient_clip_value clips each value, as clip_grad_value_ does; it is not a norm.
+- A loss of several outputs, or a dictionary as a batch: override calculate_train_batch_loss; it
+  must return {"loss": ..., "model_outputs": ..., "batch_size": ...}.
+- Progress fills the log: Trainer(..., callbacks=...) replaces all default callbacks, including the
+  one that moves the model: keep MoveModulesToDeviceCallback.
+- It trains on a GPU but should not, or the reverse: that is Accelerate's choice. Set
+  ACCELERATE_USE_CPU=1, or override _create_accelerator.
 """
 
 from __future__ import annotations
@@ -118,11 +119,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs: list[torch.Tensor] = []
     for train in (train_plain, train_by_trainer):
         clock = [time.perf_counter()]
-        for _ in range(4):  # the first one warms up
+        for _ in range(4):  # the first is the warm-up
             losses = train(asked.steps, asked.device)
             clock.append(time.perf_counter())
         ms = sorted(1e3 * (b - a) / asked.steps for a, b in itertools.pairwise(clock[1:]))
-        line = f"{train.__name__:<17} loss {losses[-1]:.4f}, {ms[1]:.1f} ms an epoch"
+        line = f"{train.__name__:<17} loss {losses[-1]:.4f}, {ms[1]:.1f} ms per epoch"
         print(f"{line} ({ms[0]:.1f} to {ms[-1]:.1f})")
         runs.append(torch.tensor(losses))
     plain, ours = runs
@@ -131,8 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit = TOLERANCE[asked.device]
     held = off <= limit and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: the mean loss of no epoch of the Trainer is further"
-        f" than {off:.1e} of the first from the loop by hand (tolerance {limit:.0e}), over"
+        f"{'proved' if held else 'not proved'}: the Trainer matches the loop by hand: no epoch's"
+        f" mean loss differs by more than {off:.1e} of the first (tolerance {limit:.0e}), over"
         f" {len(ours)} epochs; it fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1

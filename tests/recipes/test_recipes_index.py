@@ -96,7 +96,7 @@ def test_a_script_is_tried_by_the_bench_or_it_is_said_why_not() -> None:
     assert INDEX.NOT_TRIED.keys() == scripts - tried
     found = rows(INDEX.readme(RECIPES, []))
     for script, why in INDEX.NOT_TRIED.items():
-        assert found[f"[{script}](train/{script}.py) ({why})"] == ["not tried"] * 6
+        assert found[f"[{script}](train/{script}.py) ({why})"] == ["not benchmarked"] * 6
 
 
 def test_every_technique_of_the_bench_has_a_row() -> None:
@@ -143,10 +143,10 @@ def test_only_a_difference_is_a_figure() -> None:
     text = INDEX.readme(RECIPES, [("a.json", result(None, None, same, differs, failed, absent))])
     found = rows(text)
     assert found["tf32"][0] == "encoder no difference [1]"
-    assert found["compile"][0] == "encoder another loss [1]"
+    assert found["compile"][0] == "encoder different loss [1]"
     assert found["amp-fp16"][0] == "encoder failed [1]"
     assert found["cuda-graphs"][0] == "not measured"
-    assert found["the best together"][0] == "encoder 3.46x [1]: amp-bf16 + compile"
+    assert found["best combination"][0] == "encoder 3.46x [1]: amp-bf16 + compile"
 
 
 def test_two_results_of_a_class_stand_beside_each_other() -> None:
@@ -180,4 +180,4 @@ def test_the_generator_writes_what_differs(tmp_path: Path) -> None:
         ).stdout
         for _ in range(2)
     ]
-    assert said == ["README.md changed\n", "README.md is as it was\n"]
+    assert said == ["README.md changed\n", "README.md is up to date\n"]

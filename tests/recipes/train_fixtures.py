@@ -17,7 +17,7 @@ SECTIONS = (
     "When it helps:",
     "When it hurts:",
     "How to see it:",
-    "What goes wrong, and the way out:",
+    "Troubleshooting:",
 )
 LIMIT_S = 240
 ABORTED = "terminate called without an active exception"
