@@ -44,14 +44,14 @@ _META_FROM = Version("1.13")
 _OLD_MKL = "mkl<2024.1"
 """Its builds for Linux use a function that newer MKL does not have (pytorch issue 123097)."""
 _NO_GPU_SEEN = (
-    "A CUDA build is taken only where conda sees the driver; where it does not, set "
+    "A CUDA build is chosen only if conda sees the driver. If it does not, set "
     "CONDA_OVERRIDE_CUDA={cuda} for the command."
 )
 _OLD_CUDNN = (
-    "Newer cuDNN refuses this GPU, so an older one is asked for; where conda finds no set with it, "
-    "torch's own wheels (--with pip) serve."
+    "Newer cuDNN does not support this GPU, so this asks for an older one. If conda finds no "
+    "match, use PyTorch's own wheels (--with pip)."
 )
-_NO_SUCH = "No conda channel has such builds, so pip takes them from the index made for them."
+_NO_SUCH = "No conda channel has such builds, so pip installs the wheels made for this board."
 _ENDED = "The pytorch channel ended with torch {newest}; conda-forge has no such build of {torch}."
 _PLAIN = r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*"
 """What YAML takes for a text without quotes: no space, no # and no colon in it."""
@@ -70,10 +70,11 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     note = note_on(m, kb, change, specs)
     if specs and m.python.kind is not None and not m.python.kind.startswith("conda"):
         folder, version = folder_for(m, "torch-conda"), m.python.version
+        own = within(m, folder, conda=True)
         python = f"python={version.major}.{version.minor}" if version else "python"
         create = (conda, "create", "-y", "-p", folder, *channels, python, *specs)
-        new = f"The examined environment is not conda's, so this makes one in {folder}; run "
-        return step(commands=(create,), note=joined(f"{new}programs with its python.", note))
+        new = f"This makes a conda environment: run your programs with {own}."
+        return step(commands=(create,), note=joined(new, note))
     prefix = m.python.prefix
     where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
     commands = []
@@ -190,12 +191,12 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
         return None
     if release and pinned is None:
         other = (
-            f"The builds of conda-forge are its own, and torch {release} was not seen there yet "
-            f"(the newest seen is {order.newest}): the newest that fits is taken."
+            f"It is not known whether conda-forge has torch {release} (newest known: "
+            f"{order.newest}), so conda takes the newest that fits."
         )
     elif release and str(pinned) != release:
         major = order.cuda.major if order.cuda else ""
-        other = f"The last torch that conda-forge made for CUDA {major} is {pinned}."
+        other = f"The last torch that conda-forge built for CUDA {major} is {pinned}."
     old = any(spec.startswith("cudnn<") for spec in specs)
     blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
     return joined(other, _OLD_CUDNN if old else None, blind)

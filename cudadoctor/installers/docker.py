@@ -28,7 +28,7 @@ _PYTHON_OF = {"ubuntu24.04": "3.12", "ubuntu22.04": "3.10", "ubuntu26.04": "3.14
 _GLIBC_OF = {"3.12": "2.39", "3.10": "2.35"}
 """glibc of the distribution with that Python, as Ubuntu's packages have it."""
 _VENV = "/opt/venv"
-_ASKS = "The image asks for a driver that runs CUDA {cuda} (NVIDIA_REQUIRE_CUDA)"
+_ASKS = "The image needs a driver that supports CUDA {cuda} (NVIDIA_REQUIRE_CUDA)"
 
 
 # --- images ------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         return Written(
             tool="docker",
             edits=(Edit(file="Dockerfile", what=line),),
-            manual="Start from NVIDIA's l4t image for this JetPack, since an nvidia/cuda image is "
-            "made for other computers, and start the container with `docker run --runtime nvidia`.",
+            manual="Use NVIDIA's l4t image for this JetPack as the base: nvidia/cuda images are "
+            "for other computers. Start the container with `docker run --runtime nvidia`.",
         )
     if change.variant is not None and m.platform.system not in (None, "Linux"):
         # The Linux in the image may have another build as its default.
@@ -160,7 +160,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     return Written(
         tool="docker",
         edits=(Edit(file="Dockerfile", what="\n".join(lines)),),
-        manual=f"Build an image from these lines and start it with `{start}`.",
+        manual=f"Build it with `docker build -t torch .` and start it with `{start} -it torch`.",
         note=joined(asks, source.note),
     )
 

@@ -10,6 +10,7 @@ from cudadoctor.installers.tool import (
     interpreter,
     joined,
     manager,
+    venv_package,
     within,
 )
 from cudadoctor.model.findings import PackageChange
@@ -34,17 +35,14 @@ def beside(m: Machine, change: PackageChange) -> Written:
     else:
         made = (interpreter(m), "-m", "venv", folder)
         installed = pip.install(m, fresh, within(m, folder))
-    # Debian and its kin keep venv in a package of its own.
-    debian = {"debian", "ubuntu"} & {m.platform.distro, *(m.platform.distro_like or ())}
-    manual = "This takes the system's package python3-venv (root: apt-get install python3-venv)."
     note = (
-        "The system's Python takes no packages from pip (PEP 668), so this makes a virtual "
-        f"environment in {folder}; run programs with its python."
+        f"The system's Python accepts no packages from pip (PEP 668), so this makes {folder}. "
+        f"Run your programs with {within(m, folder)}."
     )
     return replace(
         installed,
         commands=(made, *installed.commands),
-        manual=manual if debian and not found and not m.python.ensurepip else None,
+        system=() if found or m.python.ensurepip else venv_package(m),
         note=joined(note, installed.note),
     )
 
@@ -62,19 +60,49 @@ def new_environment(m: Machine, version: str, change: PackageChange | None) -> W
             made = (program, "create", "-y", "-p", folder, "-c", "conda-forge")
             made = (*made, f"python={version}", "pip")
             python = within(m, folder, conda=True)
+        elif fetched := _fetched_uv(m):
+            before, start = fetched
+            made = _uv_venv(start[0], version, folder)
+            installed = uv.install(m, change, start[0], python) if change else Written(tool="uv")
+            words = (made, *installed.commands)
+            commands = (*before, *((*start, *argv[1:]) for argv in words))
+            note = f"This downloads Python {version} with uv. Run your programs with {python}."
+            return replace(installed, commands=commands, note=joined(note, installed.note))
         else:
             windows = m.platform.system == "Windows"
             launcher = ("py", f"-{version}") if windows else (f"python{version}",)
             made = (*launcher, "-m", "venv", folder)
             manual = (
-                f"Python {version} must be installed: by the system's package manager, "
-                "python.org or uv."
+                f"First install Python {version}, with the system's package manager or from "
+                "python.org; `uv python install` does it without root."
             )
         then = pip.install(m, change, python) if change else Written(tool="pip")
-    note = f"The new environment lies in {folder}; run programs with its python."
+    note = f"Run your programs with {python}."
     return replace(
         then, commands=(made, *then.commands), manual=manual, note=joined(note, then.note)
     )
+
+
+_UV_FROM = (3, 8)
+"""The oldest Python that uv is installed with."""
+
+
+def _fetched_uv(m: Machine) -> tuple[tuple[Command, ...], Command] | None:
+    """How to get uv, which brings any Python without root, and how it is called then.
+
+    Into the examined environment where pip works there, else into a new one beside it.
+    """
+    python, version = interpreter(m), m.python.version
+    if version is None or version.release[:2] < _UV_FROM or m.python.bits == 32:
+        return None
+    if not is_closed(m):
+        pip = ((python, "-m", "pip", "install", "uv"),)
+        return None if m.python.pip is False else (pip, (python, "-m", "uv"))
+    if not m.python.ensurepip:
+        return None
+    folder = folder_for(m, "uv")
+    own = within(m, folder)
+    return ((python, "-m", "venv", folder), (own, "-m", "pip", "install", "uv")), (own, "-m", "uv")
 
 
 def _uv_venv(uv: str, python: str, folder: str) -> Command:

@@ -33,6 +33,7 @@ from cudadoctor.installers.tool import (
     Wanted,
     Written,
     interpreter,
+    venv_package,
     within,
 )
 from cudadoctor.knowledge import Knowledge
@@ -55,17 +56,20 @@ def write(m: Machine, _: Knowledge, change: PackageChange) -> Written:
     """The change in the examined environment."""
     python = interpreter(m)
     ensured: tuple[Command, ...] = ()
+    system: tuple[Command, ...] = ()
     manual = None
     if m.python.pip is False and m.python.ensurepip is False:
-        manual = f"First get a pip for {python}: by the system's package manager, or use uv."
-    elif m.python.pip is False:
+        system = venv_package(m)
+        if not system:
+            manual = f"First install pip for {python} with the system's package manager, or use uv."
+    if m.python.pip is False and manual is None:
         ensured = ((python, "-m", "ensurepip", "--upgrade"),)
     installed = install(m, change, python)
     removed = sound(change.remove)
     uninstall = ((python, "-m", "pip", "uninstall", "-y", *removed),) if removed else ()
     asked = (rehearsed(installed.commands[0], "--ignore-installed"),) if change.ask else ()
     commands = (*ensured, *asked, *uninstall, *installed.commands)
-    return Written(tool="pip", commands=commands, manual=manual, note=installed.note)
+    return Written(tool="pip", commands=commands, manual=manual, note=installed.note, system=system)
 
 
 def rehearsed(command: Command, *more: str) -> Command:

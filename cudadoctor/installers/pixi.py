@@ -36,8 +36,8 @@ from cudadoctor.model.machine import Machine, OptStr
 from cudadoctor.solver.demand import capabilities_of, platform_of
 
 _BY_WHEELS = (
-    "It is not known that conda-forge has torch {torch} for this GPU, so torch's own wheels are "
-    "taken."
+    "It is not known whether conda-forge has torch {torch} for this GPU, so pixi takes PyTorch's "
+    "own wheels."
 )
 
 
@@ -56,12 +56,12 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     if note:
         lines += ["", *_wheels_of(change)] if lines else _wheels_of(change)
     file = parent(m, project, "pixi.toml") if project else "pixi.toml"
-    new = "" if project else " in the project's folder (`pixi init` makes a new one)"
+    new = "" if project else " in the project's folder (`pixi init` makes one)"
     return Written(
         tool="pixi",
         commands=((pixi, "install", *where),) if note else ((pixi, "add", *where, *specs),),
         edits=(Edit(file=file, what="\n".join(lines)),) if lines else (),
-        manual=f"First change pixi.toml, then run the command{new}." if lines else None,
+        manual=f"Change pixi.toml as shown, then run the command{new}." if lines else None,
         note=note,
         wheels=note is not None,
     )
@@ -70,7 +70,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
 def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> OptStr:
     """Why wheels are taken, None if conda-forge is known to have this torch for these GPUs."""
     if is_foreign(change.index):
-        return "No conda channel has such builds, so wheels are taken from the index made for them."
+        return "No conda channel has such builds, so pixi takes the wheels made for this board."
     release, platform = pin_of(sound(change.install)), platform_of(m)
     if not release or platform is None or change.variant is None:
         return None

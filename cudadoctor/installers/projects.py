@@ -53,13 +53,13 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
         folder = None  # redacted: it exists nowhere
     lines = _poetry if tool == "poetry" else _pdm if tool == "pdm" else _uv
     file = parent(m, folder, "pyproject.toml") if folder else "pyproject.toml"
-    first = "First change the file, then run the command"
+    first = "Change pyproject.toml as shown, then run the command"
     why = (
-        f"The environment belongs to a {tool} project, whose next `{tool} sync` would undo what "
-        "pip does there."
+        f"The environment belongs to a {tool} project: the next `{tool} sync` would undo what pip "
+        "installs."
     )
     elsewhere = change.index is None and "torch" in map(name_of, wanted)
-    other = "What leads torch to another index in that file has to go." if elsewhere else None
+    other = "Remove what sends torch to another index in that file." if elsewhere else None
     return Written(
         tool=tool,
         commands=(_command(m, tool, folder, wanted),),

@@ -34,7 +34,7 @@ def interpreter(m: Machine) -> str:
 class Written(Struct, frozen=True, kw_only=True):
     """Commands (or edits) that make a package change, and which tool they are for.
 
-    wheels: it takes wheels, not a channel's packages.
+    wheels: it takes wheels, not a channel's packages. system: what root must install first.
     """
 
     tool: str
@@ -43,6 +43,7 @@ class Written(Struct, frozen=True, kw_only=True):
     manual: OptStr = None
     note: OptStr = None
     wheels: bool = True
+    system: tuple[Command, ...] = ()
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -123,6 +124,15 @@ def parent(m: Machine, *parts: str) -> str:
     """A path of that machine's system from its parts."""
     mark = "\\" if m.platform.system == "Windows" else "/"
     return mark.join((parts[0].rstrip(mark), *parts[1:]))
+
+
+def venv_package(m: Machine) -> tuple[Command, ...]:
+    """Debian and its kin keep venv and ensurepip in a package of its own."""
+    if not {"debian", "ubuntu"} & {m.platform.distro, *(m.platform.distro_like or ())}:
+        return ()
+    version = m.python.version
+    name = f"python{version.major}.{version.minor}-venv" if version else "python3-venv"
+    return (("apt-get", "update"), ("apt-get", "install", "-y", name))
 
 
 def within(m: Machine, folder: str, *, conda: bool = False) -> str:

@@ -71,9 +71,9 @@ class PackageChange(Struct, frozen=True, kw_only=True):
     index: URL of the package index for torch's own builds, None for the user's default index.
     then: requirements to install afterwards from the user's own default index.
     variant: CUDA variant (cu126) or cpu; cuda: its CUDA version as text, for conda.
-    find_links: a page with more wheels for `then`, None for none. size: a sentence on what the
-    wheels take to download, which says nothing of a channel's packages. ask: no table proves that
-    the wheels exist for this interpreter, so the resolver has its say before anything goes.
+    download_bytes: about what all the wheels take to download. find_links: a page with more wheels
+    for `then`, None for none. ask: no table proves that the wheels exist for this interpreter, so
+    the resolver has its say before anything goes.
     """
 
     install: Strings
@@ -84,7 +84,6 @@ class PackageChange(Struct, frozen=True, kw_only=True):
     cuda: OptStr = None
     download_bytes: OptInt = None
     find_links: OptStr = None
-    size: OptStr = None
     ask: bool = False
 
 

@@ -266,7 +266,7 @@ _SYSTEM = (
 _WRITTEN = r"/etc/[a-z0-9._-]+(?:/[A-Za-z0-9._-]+){0,3}"
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
 
-_NEW = r"\.venv-torch(?:-conda|-py\d{2,3})?"
+_NEW = r"\.venv-(?:uv|torch(?:-conda|-py\d{2,3})?)"
 _MADE = rf"{_NEW}(?:/bin/python|\\Scripts\\python\.exe|\\python\.exe)?"
 _PYTHON = r"python\d\.\d{1,2}"
 _PROGRAMS = frozenset(
@@ -291,7 +291,7 @@ _ARGUMENTS = frozenset(
     module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch
     nvidia torch DEFAULT cache purge --force-reinstall
     nvidia_uvm pci nonfree linux-headers python python3-venv
-    -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo /tmp/cuda-keyring.deb
+    uv -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo /tmp/cuda-keyring.deb
     build-essential base-devel build-base gcc-c++ sys-devel/gcc cuda python3-torch
     Microsoft.VCRedist.2015+.x64
     $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus

@@ -1,6 +1,6 @@
 """Findings and wishes -> ordered steps: each remedy once, and none that undoes another."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 from packaging.version import Version
@@ -17,12 +17,14 @@ from cudadoctor.model.findings import (
     Plan,
     Remedies,
     Remedy,
+    Risk,
     Step,
     Wishes,
 )
 from cudadoctor.model.machine import Machine, OptBool
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.plan.remedies.torch import (
     install_torch,
     installed_row,
@@ -40,8 +42,8 @@ Prescribed = list[tuple[str, Remedies]]
 _TORCH_STEPS = ("install-torch", "jetson-torch", "reinstall-torch")
 _PART_OF_TORCH = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _NEEDED = (
-    "No wheel of {wanted} is known for this Python and this system, so the torch that is here "
-    "stays. Make a new environment with a Python that has one; this environment stays as it is."
+    "No wheel of {wanted} is known for this Python and this system, so the installed torch stays. "
+    "Make a new environment with a Python that has one."
 )
 
 
@@ -79,7 +81,9 @@ def plan(
         prescribed += [] if cures else [("", wanted)]
     steps = merged(prescribed, knowledge, choice.build if choice else None)
     return Plan(
-        steps=tuple(_step(step, machine, knowledge, wishes, way_out) for step in steps),
+        steps=tuple(
+            made for step in steps for made in _steps(step, machine, knowledge, wishes, way_out)
+        ),
         build=build_choice(machine, choice) if choice else None,
     )
 
@@ -108,18 +112,31 @@ def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
     )
 
 
-def _step(
+def _steps(
     remedy: Remedy, machine: Machine, knowledge: Knowledge, wishes: Wishes, way_out: Exit
-) -> Step:
+) -> Iterator[Step]:
+    """The step of a remedy, after the one that gets a package of the system for it."""
     fields = asdict(remedy)
     wanted, edits, notes = fields.pop("commands"), fields.pop("edits"), [fields.pop("note")]
     change = fields.pop("packages")
     if change and (change := way_out.change(change)):
         written = registry.write(machine, knowledge, change, wishes.manager)
         wanted, edits = wanted + written.commands, edits + written.edits
+        if written.system and (first := way_out.commands(written.system)):
+            yield Step(
+                id="install-venv",
+                title="Install the venv module of this Python",
+                group="install-venv",
+                where="admin" if keeper_of(machine) == "admin" else "here",
+                risk=Risk.SYSTEM,
+                needs_root=True,
+                commands=first,
+                cures=remedy.cures,
+            )
+        if not written.wheels:
+            change = replace(change, download_bytes=None)
         fields |= {"tool": written.tool, "manual": remedy.manual or written.manual}
         notes += (
-            change.size if written.wheels else None,
             written.note,
             way_out.own_index if change.install or change.then else None,
         )
@@ -130,7 +147,7 @@ def _step(
         commands, variables, edits, change = (), {}, (), None
         notes.append(NOT_TAKEN)
     note = joined(*notes)
-    return Step(
+    yield Step(
         **fields,
         commands=commands,
         variables=variables,

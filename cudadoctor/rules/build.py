@@ -174,8 +174,8 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     rocm = by_hand(
         "install-rocm-torch",
         "Install the ROCm build of torch",
-        "On Linux, take the ROCm build of this torch release: its index is "
-        "https://download.pytorch.org/whl/ followed by rocm and the ROCm version.",
+        "Choose ROCm on https://pytorch.org/get-started/locally/ and run the command shown there "
+        "in this environment.",
     )
     return Found(
         evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
@@ -350,14 +350,14 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
         ways = (kb.serves(arch, device.capability, row.torch, row.cuda) for arch in row.archs or ())
         if row.published and row.cuda and "native" in ways:
             text = (
-                f"The newest one is torch {row.torch} as {row.variant}, from {row.index}; it must "
-                "also be made for this Python and run with this driver."
+                f"torch {row.torch}+{row.variant} from {row.index} supports it, with a Python and "
+                "a driver that this build is made for."
             )
-            return by_hand("fitting-torch", f"Install a torch with code for the {name}", text)
+            return by_hand("fitting-torch", f"Install a torch that supports the {name}", text)
     return by_hand(
         "other-gpu",
         "Use another GPU",
-        f"No published build of torch has code for the {name}. Train on the CPU or on another GPU.",
+        f"No published build of torch supports the {name}. Train on the CPU or on another GPU.",
     )
 
 

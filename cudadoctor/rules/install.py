@@ -56,8 +56,8 @@ def libraries_again(m: Machine, kb: Knowledge, damaged: Strings) -> Remedies:
         for pin in wheels
     )
     present = tuple(pin.name for pin in wheels if pin.installed)
-    verb = "again" if present else "as torch requires"
-    title = f"Install {' and '.join(pin.name for pin in wheels)} {verb}"
+    names = listed([pin.name for pin in wheels])
+    title = f"Reinstall {names}" if present else f"Install {names}, which torch requires"
     return install_packages("reinstall-libraries", title, *again, remove=present)
 
 
@@ -218,7 +218,7 @@ def _broken_beside(m: Machine, error: str) -> Remedies:
     if name.startswith("torch"):
         return ()
     if package := m.package(name):
-        title, pinned = f"Install {name} {package.version} again", f"{name}=={package.version}"
+        title, pinned = f"Reinstall {name} {package.version}", f"{name}=={package.version}"
         return install_packages(f"reinstall-{name}", title, pinned, remove=(name,))
     required = (re.match(r"[\w.-]+", line) for line in m.torch.requires or ())
     names = {found[0].lower().replace("_", "-") for found in required if found}

@@ -337,7 +337,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     remedies = reinstall_torch(m, kb)
     if wheel:
         again, name = f"{wheel.name}=={wheel.version}", wheel.name
-        remedies = install_packages("reinstall-cudnn", "Install cuDNN again", again, remove=(name,))
+        remedies = install_packages("reinstall-cudnn", "Reinstall cuDNN", again, remove=(name,))
     return Found(evidence=(evidence,), values={"what": what}, sure=spoken, remedies=remedies)
 
 

@@ -215,11 +215,11 @@ def test_a_filled_text_is_translated_by_its_template() -> None:
 
 
 def test_a_value_never_holds_the_sentences_after_it() -> None:
-    text = "No one build serves all GPUs here: this leaves out the Tesla K80 (GPU 0). "
-    text += "The torch wheel is 539 MB to download. A sentence without a translation."
+    text = "No single build supports all GPUs here: this leaves out the Tesla K80 (GPU 0). "
+    text += "Run your programs with /a/python. A sentence without a translation."
     spoken = language("es").spoken(text)
-    assert "deja fuera la Tesla K80 (GPU 0). La descarga" in spoken
-    assert spoken.endswith("539 MB. A sentence without a translation.")
+    assert "deja fuera la Tesla K80 (GPU 0). Ejecute" in spoken
+    assert spoken.endswith("/a/python. A sentence without a translation.")
 
 
 def test_values_with_braces_stay_as_they_are() -> None:

@@ -250,9 +250,18 @@ def test_switched_off_indexes_are_named() -> None:
 
 def test_without_ensurepip_somebody_must_bring_a_pip() -> None:
     python = {"pip": False, "ensurepip": False, "managers": []}
-    written = registry.write(machine(python=python), KB, DEFAULT)
+    fedora = {"distro": "fedora", "distro_like": []}
+    written = registry.write(machine(python=python, platform=fedora), KB, DEFAULT)
     assert not any("ensurepip" in argv for argv in written.commands)
-    assert "get a pip" in (written.manual or "")
+    assert "install pip" in (written.manual or "") and not written.system
+
+
+def test_debian_brings_ensurepip_in_a_package_of_its_own() -> None:
+    python = {"pip": False, "ensurepip": False, "managers": [], "version": "3.11.2"}
+    debian = {"distro": "debian", "distro_like": []}
+    written = registry.write(machine(python=python, platform=debian), KB, DEFAULT)
+    assert written.system[-1] == ("apt-get", "install", "-y", "python3.11-venv")
+    assert "ensurepip" in written.commands[0] and written.manual is None
 
 
 @pytest.mark.parametrize("url", ["", "::::", "http://[broken", "file:///srv/wheels"])
@@ -345,7 +354,7 @@ def test_pixi_takes_wheels_where_conda_forge_is_not_known_to_have_the_release() 
     assert written.commands == (("/usr/bin/pixi", "install", "--manifest-path", "/work/proj"),)
     wanted = f'torch = {{ version = "==2.14.1", index = "{CU126}" }}'
     assert wanted in written.edits[0].what.splitlines()
-    assert "torch's own wheels" in (written.note or "")
+    assert "PyTorch's own wheels" in (written.note or "")
 
 
 OLD_WISH = PackageChange(
@@ -392,14 +401,14 @@ def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> N
     ((program, verb, *words),) = written.commands
     assert (program, verb) == ("conda", "create")
     assert words[:3] == ["-y", "-p", "/home/ada/.venvs/torch-conda"]
-    assert "python=3.12" in words and "not conda's" in (written.note or "")
+    assert "python=3.12" in words and "makes a conda environment" in (written.note or "")
 
 
 def test_conda_is_asked_for_the_last_release_with_that_cuda_major() -> None:
     old = PackageChange(install=("torch==2.7.1",), variant="cu118", cuda="11.8")
     written = registry.write(conda(), KB, old)
     assert written.commands[-1][-2:] == ("pytorch-gpu=2.5.1", "cuda-version>=11.8,<12")
-    assert "made for CUDA 11 is 2.5.1" in (written.note or "")
+    assert "built for CUDA 11 is 2.5.1" in (written.note or "")
 
 
 def test_a_range_of_cuda_holds_what_conda_forge_made_the_release_with() -> None:

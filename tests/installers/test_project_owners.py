@@ -101,7 +101,7 @@ def test_the_lines_of_a_file_are_not_broken_on_a_narrow_terminal() -> None:
 def test_the_default_build_leads_nowhere_else() -> None:
     made = written("uv", DEFAULT)
     assert "tool" not in edit(made)
-    assert "has to go" in (made.note or "")
+    assert "Remove what sends torch" in (made.note or "")
 
 
 def test_a_pdm_project_gets_a_source_for_torch_alone() -> None:

@@ -213,7 +213,8 @@ def scenario(name: str) -> Machine:
 def test_a_jetson_with_another_python_gets_an_environment_beside_its_own() -> None:
     m = moved(scenario("jetson-build--generic-wheel"), {}, PYTHONS["3.11"])
     step = steps_of(m)["jetson-torch"]
-    assert step.commands[0] == ("python3.10", "-m", "venv", "/home/ada/.venvs/torch-py310")
+    assert step.commands[0][1:] == ("-m", "pip", "install", "uv")
+    assert step.commands[1][-3:] == ("--python", "3.10", "/home/ada/.venvs/torch-py310")
     assert not any("uninstall" in argv for argv in step.commands)
     assert "new environment with Python 3.10" in step.title
 

@@ -195,8 +195,10 @@ def test_the_wished_manager_writes_the_step(manager: Any) -> None:
     )
     assert found.steps[0].tool == manager
     assert found.steps[0].commands or found.steps[0].edits
-    is_told = "size of the download" in (found.steps[0].note or "")
-    assert is_told is (manager != "conda"), "a channel's packages are no wheels"
+    change = found.steps[0].packages
+    assert change and (change.download_bytes is not None) is (manager != "conda"), (
+        "a channel's packages are no wheels"
+    )
 
 
 def test_a_plan_of_everything_for_every_machine_makes_a_script() -> None:

@@ -156,7 +156,7 @@ def test_a_companion_without_a_release_for_that_torch_is_taken_out_and_named() -
     assert found.packages is not None
     assert not any("torchaudio" in requirement for requirement in found.packages.install)
     assert "torchaudio" in found.packages.remove
-    assert "No torchaudio exists" in (found.note or "")
+    assert "There is no torchaudio" in (found.note or "")
 
 
 def test_an_extension_that_breaks_with_the_new_torch_is_named() -> None:
@@ -172,7 +172,7 @@ def test_the_download_is_announced() -> None:
     torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
     (found,) = remedies.install_torch(machine(torch=torch, packages=[]), KB)
     assert found.packages is not None
-    assert "MB to download; the CUDA libraries come on top" in (found.packages.size or "")
+    assert (found.packages.download_bytes or 0) > 2 * 10**9, "the CUDA libraries count"
 
 
 def test_what_is_wrong_with_a_last_resort_is_said() -> None:
@@ -308,10 +308,10 @@ def test_jetpack_6_takes_its_wheels_from_its_own_index() -> None:
 def test_the_wrong_python_is_left_for_the_nearest_one() -> None:
     m = machine(python={"version": "3.9.2"})
     (found,) = remedies.install_python(m, KB, ("3.10", "3.11", "3.12"))
-    assert "python3.10" in found.commands[0]
+    assert "3.10" in found.commands[1]
     m = machine(python={"version": "3.15.0"})
     (found,) = remedies.install_python(m, KB, ("3.10", "3.11", "3.12", "3.13t"))
-    assert "python3.12" in found.commands[0]
+    assert "3.12" in found.commands[1]
     assert any("torch==" in word for argv in found.commands for word in argv)
 
 

@@ -239,7 +239,7 @@ PROGRAMS = {
     "grep",
     "update-grub",
 }
-MADE = re.compile(r"python3\.\d+|\.venv-torch[a-z0-9-]*(/bin/python|\\Scripts\\python\.exe)")
+MADE = re.compile(r"python3\.\d+|\.venv-(?:uv|torch[a-z0-9-]*)(/bin/python|\\Scripts\\python\.exe)")
 WORD = re.compile(r"[A-Za-z0-9*.$-][\w.+:/=<>~!,*\\-]*|/[\w./-]+")
 OPTION = re.compile(r"--?[A-Za-z-]+")
 OPTIONS = {

@@ -99,14 +99,14 @@ class Question(NamedTuple):
 
     def stays(self) -> Fate:
         """It stays, and nobody knows whether it fits."""
-        text = f"Whether {self.name} fits torch {self.build.torch} is not in the tables: it stays."
+        text = f"It is not known whether {self.name} works with torch {self.build.torch}; it stays."
         return Fate(note=text)
 
     def goes(self) -> Fate:
         """It is taken out."""
         kind = f"CUDA {self.build.cuda}" if self.build.cuda else "the CPU"
         text = (
-            f"{self.name} is taken out: its code is bound to another torch, and none is known "
+            f"{self.name} is removed: it was compiled for another torch, and no release is known "
             f"for torch {self.build.torch} with {kind} on this platform."
         )
         return Fate(leaves=True, note=text)
@@ -150,7 +150,7 @@ def _compiled(q: Question) -> Fate:
     nvcc = next((cuda for cuda in known if cuda and _major(cuda) == _major(q.build.cuda)), None)
     if nvcc is None or q.build.platform.startswith("windows"):
         return q.goes()
-    text = f"{q.name} is built anew for torch {q.build.torch} with nvcc {nvcc}, "
+    text = f"{q.name} is rebuilt for torch {q.build.torch} with nvcc {nvcc}, "
     return q.pinned(q.package.version.partition("+")[0], note=f"{text}which can take an hour.")
 
 
@@ -177,7 +177,7 @@ def _triton_windows(q: Question) -> Fate:
         return q.pinned(max(fitting, key=_order))
     if not q.changes:
         return q.stays()
-    text = f"{q.name} is taken out: none is known for torch {q.build.torch}, and torch.compile "
+    text = f"{q.name} is removed: none is known for torch {q.build.torch}, and torch.compile "
     return Fate(leaves=True, note=f"{text}does not work without it.")
 
 
@@ -198,8 +198,8 @@ def _pyg(q: Question) -> Fate:
             tag = f"pt{torch.major}{torch.minor}{variant}"
             return q.pinned(f"{wheel.version}+{tag}", find_links=page)
     text = (
-        f"{q.name} is taken out: no wheel of it for torch {torch} {variant} "
-        f"was seen. Where {page} has one, install it with --find-links and that address."
+        f"{q.name} is removed: no wheel for torch {torch} {variant} is known. "
+        f"If {page} has one, install it with --find-links and that address."
     )
     return Fate(leaves=True, note=text)
 
@@ -301,11 +301,11 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
     """A sentence for each thing to know first. lost: companions that have no release for it."""
     for name in lost:
         paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}.get(name)
-        away = "it is taken out" if m.package(name) else "it is left out"
+        away = "it is removed" if m.package(name) else "it is left out"
         if paired is None:
-            yield f"No {name} exists for torch {build.torch}: {away}."
+            yield f"There is no {name} for torch {build.torch}, so {away}."
         else:
-            yield f"No wheel of {name} {paired} for Python {m.python.version} is known: {away}."
+            yield f"No wheel of {name} {paired} for Python {m.python.version} is known, so {away}."
     yield from _broken_extensions(build, m, kb)
     if build.cuda is None:
         return
@@ -317,33 +317,41 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
             stay = [gpu for gpu in gpus if gpu not in gone]
             settings = variables_for(stay, redacted=m.redacted).items()
             words = " and ".join(f"{name}={value}" for name, value in settings)
-            yield f"No torch serves {named(gone)}: {words} leaves it out."
+            yield f"No torch supports {named(gone)}: {words} hides it from programs."
     if demand:
         # What is wrong with a build that is taken because no sounder one fits.
         if block(build, demand) == "contested":
             disputed = "Sources disagree on whether this build has code for the GPU"
-            yield f"{disputed}: cudadoctor check shows it."
+            yield f"{disputed}: run cudadoctor check afterwards."
         yield from filter(None, [without_cudnn(build, demand)])
     for wheel, owner in kept_by_others(m.packages or ()).items():
         if collides(wheel, build.cuda.major):
             yield (
                 f"{owner} needs {wheel}, which shares its folder with the new libraries: "
-                "a new environment keeps both sound."
+                "use a new environment if you need both."
             )
 
 
-def size_of(build: TorchBuild, kb: Knowledge) -> OptStr:
-    """How much is to be downloaded, as far as the tables know."""
-    wheels = build.cuda is not None and build.platform.startswith("linux")
-    more = "; the CUDA libraries come on top" if wheels else ""
-    if build.download_bytes:
-        return f"The torch wheel is {build.download_bytes / 1e6:.0f} MB to download{more}."
-    for other in kb.builds_on(build.platform):
-        same_kind = (other.cuda is None) == (build.cuda is None)
-        if other.torch == build.torch and other.download_bytes and same_kind:
-            wheel = f"the {other.variant} wheel: {other.download_bytes / 1e6:.0f} MB"
-            return f"The size of the download is not known ({wheel}){more}."
-    return "The size of the download is not known." if build.cuda else None
+LIBRARIES_BYTES = 2_000_000_000
+"""Wheels of the CUDA libraries that a CUDA build for Linux brings (measured: 1.8 to 2.2 GB)."""
+
+
+def download_of(build: TorchBuild, kb: Knowledge) -> OptInt:
+    """About how many bytes: the wheel, or that of a like variant, and its libraries."""
+    wheel = build.download_bytes or next(
+        (
+            like.download_bytes
+            for like in kb.builds_on(build.platform)
+            if like.download_bytes
+            and like.torch == build.torch
+            and (like.cuda is None) == (build.cuda is None)
+        ),
+        None,
+    )
+    if wheel is None:
+        return None
+    libraries = build.cuda is not None and build.platform.startswith("linux")
+    return wheel + (LIBRARIES_BYTES if libraries else 0)
 
 
 def _changes(build: TorchBuild, m: Machine) -> bool:

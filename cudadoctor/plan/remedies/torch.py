@@ -18,10 +18,10 @@ from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.companions import (
     caveats,
     collides,
+    download_of,
     fate_of,
     kept_by_others,
     only_for_torch,
-    size_of,
 )
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 from cudadoctor.plan.remedies.process import keeper_of
@@ -81,9 +81,8 @@ def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
             then=then,
             variant=build.variant,
             cuda=str(build.cuda) if build.cuda else None,
-            download_bytes=build.download_bytes,
+            download_bytes=download_of(build, kb),
             find_links=next(filter(None, (fate.find_links for fate in fates.values())), None),
-            size=size_of(build, kb),
         ),
         variables=_temporary(build, m),
         note=joined(*caveats(build, m, kb, lost), *(fate.note for fate in fates.values())),
@@ -110,13 +109,15 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
     return (
         _step(
             id="reinstall-torch",
-            title=f"Install torch {release} again, with its own libraries",
+            title=f"Reinstall torch {release} with its own libraries",
             packages=replace(
                 origin,
                 install=(f"torch=={release}", *pins),
                 remove=_installed(m, ("torch", *COMPANIONS)) + only_for_torch(m.packages or ()),
             ),
-            note=f"A killed pip left {left} in site-packages; nothing needs it." if left else None,
+            note=f"An interrupted pip left {left} in site-packages; nothing needs it."
+            if left
+            else None,
         ),
     )
 
@@ -166,8 +167,8 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     found = kb.jetson_build(release) if release is not None else None
     if found is None:
         text = (
-            "Install NVIDIA's torch wheel for this release of JetPack (or use its container "
-            "image for it); builds for other computers have no code for this board."
+            "Install NVIDIA's torch wheel for your JetPack, as docs.nvidia.com describes under "
+            "Installing PyTorch for Jetson Platform. Builds for other computers do not run here."
         )
         return (step(title="Install NVIDIA's build of torch for this JetPack", manual=text),)
     change = PackageChange(
@@ -178,7 +179,7 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
         cuda=found.cuda,
     )
     jetpack, python = found.jetpack, found.python
-    note = f"The wheels are made for the Python of JetPack {jetpack}, which is {python}."
+    note = f"These wheels are for Python {python}, which JetPack {jetpack} brings."
     title = f"Install the build of torch for JetPack {jetpack}"
     if python_of(m) in (None, python) and platform_blocker(m) is None:
         return (step(title=title, packages=change, note=note),)
@@ -320,7 +321,7 @@ def _as_remedies(change: Alternative, m: Machine, kb: Knowledge, keep: OptStr) -
         case "conda" if change.cuda is not None:
             return (_from_conda_forge(change, m, kb),)
         case "glibc" | "platform" | "one-gpu":
-            title = "Run torch on a system that has builds"
+            title = "Run torch on a supported system"
             return (Remedy(id="other-platform", title=title, where="admin", manual=change.text),)
         case "cpu" if build is None or m.torch.installed is not False:
             # An installed torch runs on the CPU as it is.
@@ -385,7 +386,7 @@ def emptied(m: Machine, python: OptVersion = None) -> Machine:
     return replace(m, python=own, torch=torch, packages=())
 
 
-_SCHEDULED = "A job's own list of GPUs is the scheduler's: ask it for GPUs of one kind instead."
+_SCHEDULED = "The scheduler sets a job's GPUs: ask it for GPUs of one kind."
 
 
 def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedies:
@@ -395,10 +396,10 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedie
     stay = [gpu for gpu in gpus if gpu.capability not in hidden]
     if not gone or not stay:
         return ()
-    step = partial(Remedy, id="hide-gpu", title=f"Leave out {named(gone)}")
+    step = partial(Remedy, id="hide-gpu", title=f"Hide {named(gone)} from programs")
     if keeper_of(m) == "admin":
         return (step(where="admin", manual=_SCHEDULED),)
-    note = "Programs that are started with it see the other GPUs only."
+    note = "Programs started with this setting see only the other GPUs."
     return (step(risk=Risk.PROCESS, variables=variables_for(stay, redacted=m.redacted), note=note),)
 
 
@@ -408,8 +409,8 @@ def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
     if change.build is None or not hiding:
         return ()
     install = remedy_for(change.build, m, kb)
-    gone = hiding[0].title.removeprefix("Leave out ")
-    note = joined(f"No one build serves all GPUs here: this leaves out {gone}.", install.note)
+    gone = hiding[0].title.removeprefix("Hide ").removesuffix(" from programs")
+    note = joined(f"No single build supports all GPUs here: this leaves out {gone}.", install.note)
     settings = hiding[0].variables
     return (
         replace(install, title=f"{install.title} without {gone}", variables=settings, note=note),
@@ -426,8 +427,8 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedi
     step = partial(_step, id="install-torch")
     if backend is not None and not (build and build.cuda):
         text = (
-            f"This environment has a {backend} build, and the tables hold builds for NVIDIA's "
-            f"GPUs and for the CPU only: take torch {wish} from the {backend} index of PyTorch."
+            f"This environment has a {backend} build, and cudadoctor knows builds for NVIDIA GPUs "
+            f"and the CPU only. Take torch {wish} from PyTorch's {backend} index."
         )
         return (step(title=f"Install the {backend} build of torch {wish}", manual=text),)
     if build is not None:
@@ -441,7 +442,7 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedi
     # Why it cannot be, and what would help, as words: another release is nobody's wish.
     more = len(choice.why_not) - _MOST_REASONS
     texts = (
-        f"Give up the wish for torch {wish}, or change what stands against it.",
+        f"Ask for another release than torch {wish}, or change what keeps it from running.",
         *choice.why[:1],
         *(f"{other.variant}: {other.reason}" for other in choice.why_not[:_MOST_REASONS]),
         f"{more} older variants do not fit either." if more > 0 else None,

@@ -12,6 +12,7 @@ from cudadoctor.installers.tool import Command, Recipe, Wanted
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.machine import Machine, OptInt, OptStr
 from cudadoctor.model.trust import typed
+from cudadoctor.plan.remedies.companions import download_of
 from cudadoctor.render import inert, shells, summary
 from cudadoctor.render.shells import ShellName, shell_of
 from cudadoctor.render.terminal import Line
@@ -19,9 +20,6 @@ from cudadoctor.repair.begin import shown as bytes_shown
 from cudadoctor.repair.begin import unpacked
 from cudadoctor.repair.setup.choosing import Chosen, NoWay
 from cudadoctor.solver.builds import Choice
-
-LIBRARIES_BYTES = 2_000_000_000
-"""Wheels of the CUDA libraries that a CUDA build for Linux brings (measured: 1.8 to 2.2 GB)."""
 
 
 class Room(Struct, frozen=True, kw_only=True):
@@ -47,31 +45,13 @@ def room(
     """The room for a build; sizes: of the files that a resolver found, in bytes."""
     found = tuple(sizes)
     counted = bool(found) and None not in found
-    download = sum(size or 0 for size in found) if counted else _supposed(build, kb)
+    download = sum(size or 0 for size in found) if counted else download_of(build, kb)
     return Room(
         download_bytes=download,
         installed_bytes=None if download is None else unpacked(download),
         counted=counted,
         free_bytes=free,
     )
-
-
-def _supposed(build: TorchBuild, kb: Knowledge) -> OptInt:
-    """From the tables: the wheel, or that of a like variant, and its libraries."""
-    wheel = build.download_bytes or next(
-        (
-            like.download_bytes
-            for like in kb.builds_on(build.platform)
-            if like.download_bytes
-            and like.torch == build.torch
-            and (like.cuda is None) == (build.cuda is None)
-        ),
-        None,
-    )
-    if wheel is None:
-        return None
-    libraries = build.cuda is not None and build.platform.startswith("linux")
-    return wheel + (LIBRARIES_BYTES if libraries else 0)
 
 
 MARGIN, INDENT = 12, 6
