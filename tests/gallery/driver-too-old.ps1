@@ -15,8 +15,6 @@ $null = New-Item -ItemType Directory $empty; Set-Location $empty
 #    You keep torch 2.14.1: its cu126 build fits this machine.
 #    The default build (cu130) does not fit: CUDA 13.0 needs driver 580.65.06 or newer; yours is
 #    575.64.05.
-#    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on
-#    top.
 & '/home/ada/venv/bin/python' '-m' 'pip' 'uninstall' '-y' 'torch' 'torchvision' 'cuda-bindings' 'cuda-toolkit' 'nvidia-cublas' 'nvidia-cuda-cupti' 'nvidia-cuda-nvrtc' 'nvidia-cuda-runtime' 'nvidia-cudnn-cu13' 'nvidia-cufft' 'nvidia-cufile' 'nvidia-curand' 'nvidia-cusolver' 'nvidia-cusparse' 'nvidia-cusparselt-cu13' 'nvidia-nccl-cu13' 'nvidia-nvjitlink' 'nvidia-nvshmem-cu13' 'nvidia-nvtx' 'triton'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
 & '/home/ada/venv/bin/python' '-m' 'pip' 'install' 'torch==2.14.1' 'torchvision==0.29.1' '--index-url' 'https://download.pytorch.org/whl/cu126'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
 # Or: Install NVIDIA driver 580 or newer (needs root and a reboot)

@@ -15,8 +15,6 @@ $null = New-Item -ItemType Directory $empty; Set-Location $empty
 # 1. Install the cu126 build of torch 2.14.1 (changes this environment)
 #    You keep torch 2.14.1: its cu126 build fits this machine.
 #    The default build (cu130) does not fit: it has no code for compute capability 6.1.
-#    The size of the download is not known (the cu130 wheel: 555 MB); the CUDA libraries come on
-#    top.
 & '/home/ada/venv/bin/python' '-m' 'pip' 'uninstall' '-y' 'torch'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
 & '/home/ada/venv/bin/python' '-m' 'pip' 'install' 'torch==2.14.1' '--index-url' 'https://download.pytorch.org/whl/cu126'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
 
