@@ -232,7 +232,7 @@ def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
     """The models behind these devices; the end of the rule where the tables know none of them."""
     known = [model for device in devices for model in kb.gpus_by_pci(device.device_id)]
     if devices and not known:
-        raise NotKnown("pci", f"no table knows the GPU {devices[0].device_id}")
+        raise NotKnown("pci", f"the GPU {devices[0].device_id} is not in the tables")
     return known
 
 

@@ -17,6 +17,7 @@ from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciG
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.plan.remedies import by_hand, reload_uvm
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
 from cudadoctor.rules.evidence.libraries import import_fails
 from cudadoctor.rules.evidence.signs import (
@@ -437,8 +438,8 @@ WITHOUT_GPU: tuple[Requirement, ...] = (bus_was_read, torch_fits_the_accelerator
 WITH_GPU: tuple[Requirement, ...] = (
     promise_is_kept,
     driver_is_known,
-    torch_sees_the_gpus,
     cuda_starts,
+    torch_sees_the_gpus,
     every_gpu_is_named,
     cuda_counts_them_all,
     torch_serves_the_gpus,
@@ -466,6 +467,12 @@ _WAIT = (
     "conf-compute -grs` shows the state)."
 )
 
+_LOG = (
+    "Look for the driver's own message",
+    "Run `sudo dmesg | grep -i nvrm` and search the web for what it prints. For a bug report, add "
+    "the output of `cudadoctor facts`.",
+)
+
 
 @rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
 def unknown(m: Machine, kb: Knowledge) -> Answer:
@@ -483,9 +490,9 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
         return None
     # A report that hints at a cause is worth more than one that only shows a failure.
     sure = POSSIBLE if m.look == "report" else LIKELY
-    title, why, remedies = _hint(m, kb)
+    title, why, remedies = _hint(m, kb, failures[0].fact)
     return Found(
-        evidence=(failures[0].fact,),
+        evidence=tuple(failure.fact for failure in failures[:2]),
         values={"what": failures[0].what},
         confidence=sure,
         title=title,
@@ -494,7 +501,7 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
-def _hint(m: Machine, kb: Knowledge) -> tuple[OptStr, OptStr, Remedies]:
+def _hint(m: Machine, kb: Knowledge, fact: str) -> tuple[OptStr, OptStr, Remedies]:
     """Title, why and what to try, where the code that CUDA answers leaves only a few reasons."""
     libcuda = m.driver.libcuda
     codes = (libcuda.code, libcuda.clean_code)
@@ -502,4 +509,7 @@ def _hint(m: Machine, kb: Knowledge) -> tuple[OptStr, OptStr, Remedies]:
         return _802, _NO_SWITCH, by_hand("wait-for-driver", "Wait a minute and check again", _WAIT)
     if uvm_missing(m) is False and (UNKNOWN in codes or host_error_with(m, *UNKNOWN_WORDS)):
         return _STUCK_UVM, _AFTER_SUSPEND, reload_uvm(m)
-    return None, None, ()
+    of_the_driver = fact.startswith(("driver.", "gpus", "torch.imported.cuda_"))
+    if m.look == "report" or not (of_the_driver and on_linux(m)):
+        return None, None, ()
+    return None, None, by_hand("driver-log", *_LOG, keeper_of(m))
