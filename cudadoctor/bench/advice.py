@@ -24,21 +24,21 @@ STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
 SMALL_BYTES, SMALL_SHM_BYTES = 4_000_000_000, 1 << 30
 _LAPTOP = ("laptop", "mobile", "max-q", "notebook")
 
-EXPECTED = "expected, not measured here (cudadoctor bench measures it)"
-ASSUMED = "expected, not measured here"
+EXPECTED = "expected; cudadoctor bench measures it on this machine"
+ASSUMED = "expected, not measured"
 MEASURED = {
-    "faster": "measured here: {ratio}x on the {workload} workload, {date}",
-    "slower": "measured here: slower, {ratio}x on the {workload} workload, {date}",
-    "same": "measured here: no difference that can be told on the {workload} workload, {date}",
-    "loss-differs": "measured here: the loss differs on the {workload} workload, {date}",
-    "failed": "measured here: it failed on the {workload} workload, {date}",
+    "faster": "measured here on {date}: {ratio}x faster ({workload})",
+    "slower": "measured here on {date}: slower, {ratio}x ({workload})",
+    "same": "measured here on {date}: no difference ({workload})",
+    "loss-differs": "measured here on {date}: the loss differs ({workload})",
+    "failed": "measured here on {date}: it failed ({workload})",
 }
-NOT_ADVISED = "Not advised here: {technique}"
-NOT_ADVISED_WHY = "It is expected to help on such a machine, but it did not where it was measured."
+NOT_ADVISED = "Not recommended here: {technique}"
+NOT_ADVISED_WHY = "It usually helps on such a machine, but it did not when measured here."
 TOGETHER = "Use {techniques} together"
-TOGETHER_WHY = "The bench found this combination the fastest for that workload."
+TOGETHER_WHY = "cudadoctor bench found this combination to be the fastest here."
 FOUND = "Use {techniques}"
-FOUND_WHY = "The bench measured that it helps, although nothing else here made it expected."
+FOUND_WHY = "cudadoctor bench measured that it helps on this machine."
 
 
 class Row(Struct, frozen=True, kw_only=True):

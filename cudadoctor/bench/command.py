@@ -51,8 +51,8 @@ def run(asked: Options) -> int:
         refuse(str(error))
     python = machine.python.executable
     if python is None or machine.torch.installed is False:
-        why = "torch is not installed" if python else "there is no Python to examine"
-        sys.stderr.write(f"cudadoctor: nothing can be measured: {why} ({python})\n")
+        why = "torch is not installed" if python else "no Python found"
+        sys.stderr.write(f"cudadoctor: cannot measure: {why}{f' in {python}' if python else ''}\n")
         return 1
     host = local.this_host()
     stable = Stable(python, host.quiet(host.env, host.place), host.place)
@@ -67,7 +67,7 @@ def run(asked: Options) -> int:
         with interrupts:
             result = Bench(asked, machine, stable, Progress(asked.minutes)).measured()
     except NotMeasured as error:
-        sys.stderr.write(f"cudadoctor: nothing was measured: {error}\n")
+        sys.stderr.write(f"cudadoctor: no results: {error}\n")
         return interrupts.code if interrupts() else 1
     finally:
         stable.end()
@@ -88,16 +88,18 @@ def _refuse(asked: Options) -> None:
     for name in asked.only:
         if name not in techniques.ORDER:
             close = nearest(name, techniques.ORDER)
-            meant = f"did you mean {close}" if close else f"there are {', '.join(techniques.ORDER)}"
-            refuse(f"--only {name!r} is no technique; {meant}")
+            meant = (
+                f"did you mean {close}" if close else f"choose from {', '.join(techniques.ORDER)}"
+            )
+            refuse(f"--only: {name!r} is not a technique; {meant}")
     if asked.chart and not asked.chart.endswith((".svg", ".png")):
-        refuse(f"--chart {asked.chart!r} names neither an SVG nor a PNG: end it in .svg or .png")
+        refuse(f"--chart: {asked.chart!r} must end in .svg or .png")
     if asked.chart and asked.chart.endswith(".png") and find_spec("PIL") is None:
-        refuse("--chart: a PNG needs Pillow, which is not installed: name a file that ends in .svg")
+        refuse("--chart: PNG needs Pillow, which is not installed; use a file that ends in .svg")
     for file in (asked.chart, asked.output):
         # Told before the measuring, not after it.
         if file and not Path(file).absolute().parent.is_dir():
-            refuse(f"cannot write to {file}: there is no such folder")
+            refuse(f"cannot write to {file}: the folder does not exist")
 
 
 def _text(result: BenchResult, asked: Options) -> str:
@@ -124,7 +126,7 @@ class Progress:
         with suppress(OSError):  # a full disk behind stderr
             if sys.stderr.isatty():
                 left_s = max(0.0, self.until - now)
-                line = text and f"{left_s // 60:.0f}:{left_s % 60:02.0f} at most  {text}"
+                line = text and f"{left_s // 60:.0f}:{left_s % 60:02.0f} left  {text}"
                 columns = os.get_terminal_size(sys.stderr.fileno()).columns
                 sys.stderr.write(f"\r\x1b[2K{line[: columns - 1]}")
             elif what and what != self._last:
@@ -135,14 +137,14 @@ class Progress:
 
 # --- on what it is measured ---------------------------------------------------------------------
 
-NOT_COMPILED = "torch.compile compiles nothing, and its figures are of that"
+NOT_COMPILED = "torch.compile does nothing, so its results are meaningless"
 FALSIFIED = {
-    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, and the figures are of that",
+    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, so all results are too slow",
     "TORCHDYNAMO_DISABLE=1": NOT_COMPILED,
     "TORCH_COMPILE_DISABLE=1": NOT_COMPILED,
-    "NVIDIA_TF32_OVERRIDE=0": "nothing is computed in TF32, whatever a technique asks for",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1": "TF32 is the default here: your scripts have already what"
-    " tf32 gains below",
+    "NVIDIA_TF32_OVERRIDE=0": "TF32 stays off, even for techniques that enable it",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1": "TF32 is already on by default, so your scripts"
+    " already have the gain of tf32 below",
 }
 
 
@@ -168,14 +170,14 @@ def place_of(look: Line, asked: OptStr, gpus: tuple[Gpu, ...] | None) -> Place:
     chosen = choose(asked or "", skipped(gpus), look)
     if chosen.error:
         raise NotMeasured(chosen.error)
-    notes = tuple(f"GPU {index} is left alone: {reason}" for index, reason in chosen.skipped)
+    notes = tuple(f"GPU {index} is not used: {reason}" for index, reason in chosen.skipped)
     for setting in look["environment"]:
         why = FALSIFIED.get(setting, "")
         if why and (chosen.devices or why == NOT_COMPILED):
             notes += (f"{setting} is set: {why}",)
     if not chosen.devices:
         if look["error"]:
-            notes += (f"torch sees no GPU: {look['error']}",)
+            notes += (f"torch finds no GPU: {look['error']}",)
         return Place(device="cpu", notes=notes)
     index = chosen.devices[0]
     known = next(device for device in look["devices"] if device["index"] == index)
@@ -183,12 +185,12 @@ def place_of(look: Line, asked: OptStr, gpus: tuple[Gpu, ...] | None) -> Place:
     modes = {short_bus_id(gpu.bus_id): gpu.compute_mode for gpu in gpus or ()}
     if bus_id and modes.get(bus_id) == "exclusive":
         why = (
-            f"GPU {index} is in the compute mode exclusive: one process may use it at a time, and"
-            " the bench compares several; whoever administers it can allow that for the while with"
-            f" nvidia-smi -i {bus_id} -c DEFAULT"
+            f"GPU {index} is in exclusive compute mode, which allows one process at a time, but"
+            " the benchmark runs several; an administrator can change that with"
+            f" `sudo nvidia-smi -i {bus_id} -c DEFAULT`"
         )
         if look["count"] > 1:
-            why += "; or take another with --device cuda:N"
+            why += "; or use another GPU: --device cuda:N"
         raise NotMeasured(why)
     return convert({**known, "device": f"cuda:{index}", "notes": notes}, Place)
 
@@ -261,7 +263,7 @@ class Bench(Struct):
             only=self.asked.only,
             memory_bytes=self.place.total_bytes,
         )
-        self.progress.say(f"{name}: how large it can be")
+        self.progress.say(f"{name}: finding a model size that fits")
         tiers = TIERS_TINY if tiny else TIERS_GPU if gpu else TIERS_CPU
         limit_s = min(SIZE_S, search.slice_s)
         try:
@@ -298,8 +300,8 @@ class Bench(Struct):
         release = self.machine.driver.kernel or self.machine.driver.library
         notes = [f"{done.name}: {done.ended}" for done in self.done if done.ended]
         notes += [
-            f"{done.name}: the machine was busy or unsteady: smaller gains than"
-            f" {100 * (done.noise - 1):.0f} % could not be told"
+            f"{done.name}: the machine was busy, so differences below"
+            f" {100 * (done.noise - 1):.0f} % could not be measured"
             for done in self.done
             if done.noise and done.noise > 1.1 and done.baseline.rounds
         ]
@@ -326,8 +328,8 @@ class Bench(Struct):
 def _described(name: str, shape: Json) -> str:
     """What the workload is made of, in a sentence."""
     if name == "cnn":
-        made = "ResNet of {0} blocks from {width} channels, {image}x{image}, batches of {batch}"
+        made = "ResNet, {0} blocks, width {width}, {image}x{image} images, batch size {batch}"
         return made.format(sum(shape["blocks"]), **shape)
     what = "Encoder with a classifier" if name == "encoder" else "Decoder-only language model"
-    made = "{0}, {layers} layers of width {width}, {length} tokens, batches of {batch}"
+    made = "{0}, {layers} layers of width {width}, {length} tokens, batch size {batch}"
     return made.format(what, **shape)

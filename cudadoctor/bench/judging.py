@@ -25,7 +25,7 @@ and how often the C library gives it back (benchmarks/bench_agreement.py); three
 """
 SHIFTS = 2.0
 """Two or three processes show less than their kind differ: so many times of it is assumed."""
-OVER = "the time was over"
+OVER = "the time was up"
 NO_WORKERS = "why_no_workers"
 """The setting that tells why a loader was not given the workers that were asked for."""
 
@@ -107,7 +107,7 @@ def gain(
 
 def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
     if ratio.rounds < LEAST_ROUNDS:
-        return "same", f"{ratio.rounds} rounds are too few to tell a difference"
+        return "same", f"{ratio.rounds} rounds are too few to measure a difference"
     between = f"between {_percent(ratio.low)} and {_percent(ratio.high)}"
     seen = f"{between} in {ratio.rounds} rounds, noise {_percent(noise)}"
     root = math.sqrt(noise)
@@ -115,7 +115,7 @@ def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
         return "faster", seen
     if 1 / ratio.high > root and 1 / ratio.mid > noise:
         return "slower", seen
-    return "same", f"no difference that can be told: {seen}"
+    return "same", f"no difference: {seen}"
 
 
 def _percent(ratio: float) -> str:
@@ -195,7 +195,7 @@ def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peak
         return table
     flops = measured.flops if less_flops else table.flops
     bytes_s = measured.bytes_s if less_bytes else table.bytes_s
-    return Peaks(flops, bytes_s, "as measured here, far below its data sheet")
+    return Peaks(flops, bytes_s, "as measured here, well below its data sheet")
 
 
 def bottleneck_of(
@@ -226,15 +226,12 @@ def bottleneck_of(
         figures |= {"tflops": total / busy_s / 1e12, "gb_s": moved / busy_s / 1e9}
     kind: Kind = "not known"
     if waits >= WAITS and waits >= idle:
-        kind, why = "data loading", f"{waits:.0%} of a step is waiting for its batch"
+        kind, why = "data loading", f"{waits:.0%} of each step waits for the next batch"
     elif idle >= WAITS:
         kind = "host overhead"
-        why = (
-            f"the GPU has nothing to do in {idle:.0%} of a step: what holds it up is the host, or"
-            " copies that are waited for"
-        )
+        why = f"the GPU is idle in {idle:.0%} of each step, waiting for the CPU or for copies"
     elif peaks is None or not total:
-        why = "what this device can at most is not known"
+        why = "the peak speed of this device is not known"
     else:
         # Of each operation counts what would take longer at full speed.
         arithmetic = traffic = 0.0
@@ -248,12 +245,12 @@ def bottleneck_of(
         figures |= {"peak_tflops": peaks.flops / 1e12, "peak_gb_s": peaks.bytes_s / 1e9}
         both = arithmetic + traffic
         if both / busy_s < EXPLAINED:
-            why = f"arithmetic and traffic at full speed would take {both / busy_s:.0%} of it"
-            why += "; on a CPU the rest cannot be told apart" if device_s is None else ""
+            why = f"at full speed, computing and moving data would take {both / busy_s:.0%} of it"
+            why += "; on a CPU the rest cannot be broken down" if device_s is None else ""
         else:
             computes = arithmetic >= traffic
             kind = "compute" if computes else "memory bandwidth"
-            what, share = "arithmetic" if computes else "moving data", max(arithmetic, traffic)
+            what, share = "computing" if computes else "moving data", max(arithmetic, traffic)
             part = f"{share / both:.0%} of the time at full speed"
             why = f"{what} would take {part} ({peaks.source})"
     return Bottleneck(kind=kind, why=why, figures=figures)

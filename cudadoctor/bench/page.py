@@ -18,8 +18,8 @@ from cudadoctor.render import inert
 from cudadoctor.render.markdown import code, escaped
 from cudadoctor.render.terminal import Line
 
-ON_A_CPU = "measured on a CPU: these figures say nothing about a GPU"
-CUT_SHORT = "the bench was cut short: what it did not reach is missing here"
+ON_A_CPU = "measured on a CPU; the results do not apply to a GPU"
+CUT_SHORT = "the benchmark was interrupted; some results are missing"
 MARGIN = 10
 BESIDE = 76
 """From so many columns on the verdict stands beside its bar, else below it."""
@@ -33,8 +33,8 @@ _STYLE = {
     "loss-differs": "bold red",
     "failed": "red",
 }
-_SAME = "no difference that can be told"
-_VERDICTS = {"faster": "{:.2f}x faster", "slower": "slower: {:.2f}x", "same": _SAME}
+_SAME = "no difference"
+_VERDICTS = {"faster": "{:.2f}x faster", "slower": "slower, {:.2f}x", "same": _SAME}
 """Of what has a speed; what failed or computed something else has none, and no bar."""
 RECIPES = {technique.name: technique for technique in TECHNIQUES if technique.recipe}
 COPIED = "green"
@@ -88,11 +88,11 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
     """All that is said of a workload, but for the gains of its techniques."""
     yield Row("baseline", step(workload.baseline, workload.samples_unit))
     kind, why = workload.bottleneck.kind, workload.bottleneck.why
-    goes = "cannot be told" if kind == "not known" else f"goes to {kind}"
+    goes = "not known" if kind == "not known" else f"goes to {kind}"
     yield Row("time", f"{goes}{_if(why, ': {}')}")
     if workload.noise is not None:
         percent = f"{(workload.noise - 1) * 100:.1f} %"
-        yield Row("noise", f"less than {percent} is not told from the baseline itself")
+        yield Row("noise", f"differences below {percent} count as no difference")
     yield Row("best", best(workload), "bold")
     for technique in (RECIPES[name] for name in workload.best if name in RECIPES):
         yield Row("copy", f"{technique.script}  ({technique.name})", COPIED)
@@ -159,11 +159,11 @@ def duration(seconds: float) -> str:
 def step(measured: Measured, unit: str) -> str:
     """The figures of one configuration: a step, samples a second, memory, compiling."""
     if measured.step_s is None:
-        return f"not measured: {measured.error or 'it gave no figures'}"
+        return f"not measured: {measured.error or 'no result'}"
     text = f"{duration(measured.step_s)} a step"
     if measured.spread_s is not None:
         low, high = map(duration, measured.spread_s)
-        text += f" (half of the rounds: {low} to {high})"
+        text += f" (middle half of the rounds: {low} to {high})"
     text += f", {figures(measured.samples_a_step / measured.step_s)} {unit}/s"
     if (size := measured.peak_bytes) is not None:
         large = f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
@@ -178,12 +178,12 @@ def best(workload: WorkloadResult) -> str:
     name, gain, found = " + ".join(workload.best), workload.best_gain, workload.unproven
     if found is not None:
         against = _if(found.technique.partition(", against ")[2], ", against {}")
-        return f"{name}: {verdict(found)}{against}, where it was found; {found.why}"
+        return f"{name}: {verdict(found)}{against}, found in the search; {found.why}"
     if gain is not None:
-        again = f"none that held: {gain.technique}, measured again in new processes"
+        again = f"none: {gain.technique} did not hold when measured again"
         return f"{name or again}: {verdict(gain)}"
     if any(map(counts, workload.alone)):
-        return "the baseline itself: no technique gained more than the noise"
+        return "no technique is faster than the baseline by more than the noise"
     return "not known: no technique could be measured"
 
 
@@ -207,7 +207,7 @@ def report(result: BenchResult, layout: Layout) -> Iterator[Line]:
     for workload in result.workloads:
         yield Line(())
         yield from _workload(workload, layout)
-    remarks = [] if result.workloads else [Row("nothing", "no workload was measured")]
+    remarks = [] if result.workloads else [Row("result", "no workload was measured")]
     if remarks := [*remarks, *(Row("note", text) for text in notes(result))]:
         yield Line(())
         yield from labelled(remarks, layout.width)
@@ -294,7 +294,7 @@ def markdown(result: BenchResult) -> str:
         shown = bullets(row for row in rows_of(workload) if row.style != COPIED)
         lines += ["", f"#### {escaped(workload.name)}{shape}", "", *shown]
         if gains := gains_of(workload):
-            head = "| technique | times the baseline | interval | memory | verdict | recipe |"
+            head = "| technique | speed | interval | memory | result | recipe |"
             lines += ["", head, "| --- | ---: | --- | ---: | --- | --- |"]
             lines += [_cells(gain) for _, gain in gains]
         if known := [RECIPES[name] for name in workload.best if name in RECIPES]:

@@ -88,30 +88,30 @@ ORDER = (*KNOWN,)
 def why_not(technique: Technique, ground: Ground, workload: str) -> str:
     """Why a technique cannot be tried here, "" where it can."""
     if workload not in technique.workloads:
-        return f"it does not touch the {workload}"
+        return f"it does not apply to {workload}"
     gpu, torch = ground.gpu, ground.torch
     capability = ground.capability or Version("0")
     lacking = (
-        ("cuda", not gpu, "it is about CUDA, and this is a CPU"),
-        ("cpu", gpu, "it is torch's default on a GPU already"),
-        ("products", gpu, "on a GPU it allows TF32 and nothing else, as tf32 does"),
+        ("cuda", not gpu, "it needs a GPU"),
+        ("cpu", gpu, "torch already uses it by default on a GPU"),
+        ("products", gpu, "on a GPU it does the same as tf32"),
         ("cc8", capability < EIGHT, "TF32 needs a GPU of compute capability 8.0 or newer"),
         (
             "forks",
             not ground.forks,
-            "the bench starts a loader's workers by fork, and this system has none",
+            "the benchmark's loader workers need fork, which this system does not have",
         ),
-        ("cores", ground.cores < 2, "the loader would have no core of its own: there is one core"),
+        ("cores", ground.cores < 2, "loader workers need a second core"),
         ("compiles", torch < Version("2.0"), f"torch {torch} has no torch.compile"),
         (
             "compiles",
             not ground.compiler,
-            f"torch.compile needs a {'C' if gpu else 'C++'} compiler, and none is on PATH",
+            f"torch.compile needs a {'C' if gpu else 'C++'} compiler, but none is on PATH",
         ),
         (
             "compiles",
             gpu and not ground.triton,
-            "torch.compile needs triton for a GPU, and it is not installed",
+            "torch.compile needs triton, which is not installed",
         ),
         (
             "compiles",

@@ -51,7 +51,7 @@ def gpu(index: int, *busy: str) -> Gpu:
 def test_a_gpu_that_others_use_is_left_alone_and_told() -> None:
     found = command.place_of(look("H200", "H200"), None, (gpu(0, "python"), gpu(1)))
     assert found.device == "cuda:1"
-    assert found.notes == ("GPU 0 is left alone: other processes use it: python (7)",)
+    assert found.notes == ("GPU 0 is not used: other processes use it: python (7)",)
 
 
 def test_what_is_asked_for_is_used_whoever_else_uses_it() -> None:
@@ -76,7 +76,7 @@ def test_a_gpu_that_is_not_there_is_an_error() -> None:
 
 def test_a_gpu_for_one_process_at_a_time_is_refused_in_a_sentence() -> None:
     taken = msgspec.structs.replace(gpu(0), compute_mode="exclusive")
-    cure = "compute mode exclusive.*nvidia-smi -i 0000:01:00.0 -c DEFAULT"
+    cure = "exclusive compute mode.*nvidia-smi -i 0000:01:00.0 -c DEFAULT"
     with pytest.raises(NotMeasured, match=cure):
         command.place_of(look("H200"), "cuda:0", (taken,))
     other = msgspec.structs.replace(gpu(1), compute_mode="exclusive")
@@ -123,7 +123,7 @@ def test_what_is_measured_far_below_the_data_sheet_is_believed() -> None:
     found = judging.believed(table, narrow, "decoder")
     assert found is not None
     assert (found.flops, found.bytes_s) == (13e12, 215e9)
-    assert "far below" in found.source
+    assert "well below" in found.source
     assert judging.believed(None, same, "cnn") == same
     assert judging.believed(table, None, "cnn") == table
     assert judging.believed(None, None, "cnn") is None
@@ -138,9 +138,9 @@ def test_a_variable_that_falsifies_is_told() -> None:
     changed = {"environment": ["CUDA_LAUNCH_BLOCKING=1", "TORCHDYNAMO_DISABLE=1"]}
     on_a_gpu = command.place_of(look("NVIDIA H200") | changed, None, None)
     assert on_a_gpu.notes == (
-        "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, and the figures are of"
-        " that",
-        "TORCHDYNAMO_DISABLE=1 is set: torch.compile compiles nothing, and its figures are of that",
+        "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, so all results are too"
+        " slow",
+        "TORCHDYNAMO_DISABLE=1 is set: torch.compile does nothing, so its results are meaningless",
     )
     on_a_cpu = command.place_of(look() | changed, None, None)
     assert [note.split(" ")[0] for note in on_a_cpu.notes] == ["TORCHDYNAMO_DISABLE=1"]

@@ -297,10 +297,10 @@ def test_the_terminal_says_cpu_and_what_is_missing(python_cpu: str, tmp_path: Pa
     ("words", "said"),
     [
         (("--only", "sdpaa"), "did you mean sdpa"),
-        (("--json", "--markdown"), "exclude each other"),
+        (("--json", "--markdown"), "cannot be combined"),
         (("--chart", "x.gif"), ".svg or .png"),
-        (("--device", "gpu"), "is no device"),
-        (("--minutes", "0"), "not in the range"),
+        (("--device", "gpu"), "is not a valid device"),
+        (("--minutes", "0"), "not a valid value for --minutes"),
     ],
 )
 def test_wrong_use_is_one_sentence(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_wrong_use_is_one_sentence(words: tuple[str, ...], said: str, tmp_path: 
 
 def test_no_torch_is_one_sentence(tmp_path: Path) -> None:
     found = ran(sys.executable, tmp_path, code=1)
-    assert "nothing can be measured: torch is not installed" in found.stderr
+    assert "cannot measure: torch is not installed" in found.stderr
 
 
 def test_a_gpu_that_is_not_there_is_no_cpu_run(python_cpu: str, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_where_nothing_tells_them_apart_all_are_shown_and_that_is_said() -> None
     assert found.gpus_by == "all"
     judged = starved.judge(found)
     assert judged.by == "not starved"
-    assert any("could not be told" in note for note in judged.notes)
+    assert any("all are shown" in note for note in judged.notes)
 
 
 def test_lines_that_were_cut_off_are_left_out() -> None:
@@ -191,7 +191,7 @@ def test_the_gpu_that_waits_most_decides_of_several() -> None:
 def test_without_a_gpu_the_processes_only_point() -> None:
     judged = starved.judge(figures(None, workers=4, workers_cpu=1.0))
     assert (judged.by, judged.likely) == ("not known", "data loading")
-    assert any("GPU figures are not known: NVML is not here" in note for note in judged.notes)
+    assert any("GPU use is not known: NVML is not here" in note for note in judged.notes)
 
 
 def test_too_few_samples_are_no_judgement() -> None:
@@ -206,17 +206,19 @@ def test_a_system_without_proc_is_told_and_its_gpu_still_judged() -> None:
     assert judged.by == "not starved"
     assert any("no /proc" in note for note in judged.notes)
     nothing = starved.judge(starved.figures([host, {"kind": "no-gpus", "t": 0.1, "why": "none"}]))
-    assert "neither processes nor a GPU" in nothing.why
+    assert "neither the processes nor the GPU" in nothing.why
 
 
 def test_settings_fit_what_is_there() -> None:
     def first(found: Figures) -> str:
         return starved.judge(found).settings[0].text
 
-    assert first(figures(WAITING, workers=4, workers_cpu=1.0)).startswith("more num_workers")
-    assert not first(figures(WAITING, workers=8, workers_cpu=1.0)).startswith("more num_workers")
+    assert first(figures(WAITING, workers=4, workers_cpu=1.0)).startswith("use more num_workers")
+    assert not first(figures(WAITING, workers=8, workers_cpu=1.0)).startswith(
+        "use more num_workers"
+    )
     assert first(figures(WAITING, workers=0, main_thread=1.0)).startswith("load the data in work")
-    assert first(figures(WAITING, workers=2, main_thread=1.0)).startswith("a larger batch")
+    assert first(figures(WAITING, workers=2, main_thread=1.0)).startswith("use a larger batch")
 
 
 def test_each_recipe_is_there() -> None:

@@ -42,15 +42,15 @@ def run(words: Strings, asked: Options) -> int:
     """Run the command under the sampler, report, and pass on its exit code."""
     for name in ("workloads", "only", "chart", "python", "device"):
         if getattr(asked, name):
-            of = "is for the bench's own workloads, not for a command: drop one"
+            of = "cannot be used with a command after --"
             refuse(f"--{name.removesuffix('s')} {of}")
     try:
         script = start(words)
     except FileNotFoundError:
-        _to_stderr(f"cudadoctor: there is no program {words[0]!r}\n")
+        _to_stderr(f"cudadoctor: command not found: {words[0]}\n")
         return MISSING
     except OSError as error:
-        _to_stderr(f"cudadoctor: {words[0]!r} cannot be started: {error.strerror}\n")
+        _to_stderr(f"cudadoctor: cannot start {words[0]}: {error.strerror}\n")
         return FORBIDDEN
     at_a_terminal = _at_a_terminal()
 
@@ -63,7 +63,7 @@ def run(words: Strings, asked: Options) -> int:
         try:
             sampler = Sampler(script.pid)
         except OSError as error:
-            _to_stderr(f"cudadoctor: the script runs without samples: {error.strerror}\n")
+            _to_stderr(f"cudadoctor: running your script without measuring it: {error.strerror}\n")
             return exit_code(script.wait())
         code = None
         with suppress(TimeoutExpired):

@@ -311,11 +311,11 @@ def judge(figures: Figures) -> Starved:
     cause = None
     likely = None
     if figures.ticks < LEAST_TICKS or figures.judged_s < LEAST_S:
-        why = "the script ended before there were enough samples"
+        why = "the script ended too soon to measure it"
         if figures.no_process_figures and figures.no_gpu_figures:
-            why = "neither processes nor a GPU could be sampled on this system"
+            why = "neither the processes nor the GPU can be measured on this system"
     elif (busy := _busy(figures)) is None:
-        why = "what the GPU did is not known"
+        why = "GPU use is not known"
         if figures.no_gpu_figures and not figures.gpus_by:
             why += f" ({figures.no_gpu_figures})"
         cause = likely = _at_its_limit(figures)
@@ -371,18 +371,18 @@ def _at_its_limit(figures: Figures, busy: Amount = None) -> OptStr:
 # --- evidence ----------------------------------------------------------------------------------
 
 OF_GPU = (
-    ("busy", 0, "a kernel ran in {:.0%} of the time"),
-    ("memory", 0, "memory at most {:.0%} in use"),
-    ("power", 0, "power {:.0%} of its limit"),
-    ("pcie", 0, "PCIe {:.0%} of what the link can carry"),
-    ("capped", 1e-9, "at its power limit in {:.0%} of the samples"),
-    ("hot", 1e-9, "slowed by heat or a power brake in {:.0%} of the samples"),
+    ("busy", 0, "busy {:.0%} of the time"),
+    ("memory", 0, "memory up to {:.0%} used"),
+    ("power", 0, "power at {:.0%} of its limit"),
+    ("pcie", 0, "PCIe at {:.0%} of the link's capacity"),
+    ("capped", 1e-9, "at its power limit {:.0%} of the time"),
+    ("hot", 1e-9, "slowed by heat or a power brake {:.0%} of the time"),
 )
 OF_ALL = (
-    ("waiting", 0, "waiting for a disk: {:.0%} of the samples"),
+    ("waiting", 0, "waiting for a disk: {:.0%} of the time"),
     ("read_mb_s", 0, "read from disks: {:.1f} MB/s"),
     ("major_faults_s", 1, "pages read back (major faults): {:.0f} a second"),
-    ("shm", 0, "/dev/shm in use: at most {:.0%}"),
+    ("shm", 0, "/dev/shm: up to {:.0%} used"),
 )
 """Figures, from how much on they are shown, and how."""
 
@@ -394,7 +394,7 @@ def _evidence(figures: Figures) -> Iterator[str]:
         share = f", each at {_of_a_core(figures.workers_cpu, figures.workers_wait)}"
         yield f"loader workers: {figures.workers}{share if figures.workers_cpu is not None else ''}"
     elif figures.workers == 0:
-        yield "loader workers: none that could be seen"
+        yield "loader workers: none found"
     if figures.main_thread is not None:
         share = _of_a_core(figures.main_thread, figures.main_thread_wait)
         yield f"busiest thread of the training process: {share}"
@@ -411,7 +411,7 @@ def _shown(figures: Figures | GpuFigures, rows: Iterable[tuple[str, float, str]]
 
 
 def _of_a_core(ran: Amount, waited: Amount) -> str:
-    waits = f", and {100 * waited:.0f} % waiting for one" if waited and waited >= 0.05 else ""
+    waits = f", plus {100 * waited:.0f} % waiting for a core" if waited and waited >= 0.05 else ""
     return f"{100 * (ran or 0):.0f} % of a core{waits}"
 
 
@@ -419,23 +419,23 @@ def _notes(figures: Figures) -> Strings:
     no_gpus, no_processes = figures.no_gpu_figures, figures.no_process_figures
     waits = max(figures.workers_wait or 0, figures.main_thread_wait or 0)
     rows = (
-        (no_gpus, f"GPU figures are not known: {no_gpus}"),
-        (no_processes, f"what the processes did is not known: {no_processes}"),
+        (no_gpus, f"GPU use is not known: {no_gpus}"),
+        (no_processes, f"process use is not known: {no_processes}"),
         (
             figures.gpus_by == "all",
-            "which GPUs the script used could not be told: all of them are shown",
+            "it is not known which GPUs the script used, so all are shown",
         ),
         (
             any(gpu.busy is not None for gpu in figures.gpus),
-            "busy means that some kernel ran, not that it filled the GPU",
+            "busy means that a kernel was running, not that it used the whole GPU",
         ),
         (
             waits >= CROWDED,
-            "cores were taken by more threads than there are cores, of the script or of others",
+            "more threads wanted to run than there are cores",
         ),
         (
             (figures.shm or 0) >= FULL_SHM,
-            "/dev/shm is nearly full: loader workers that find no room there are killed",
+            "/dev/shm is nearly full; loader workers that find no space there are killed",
         ),
     )
     return tuple(text for applies, text in rows if applies)
@@ -460,22 +460,22 @@ class ScriptReport(Struct, frozen=True, kw_only=True):
     def headline(self) -> str:
         """The judgement in a line."""
         by, likely = self.starved.by, self.starved.likely
-        known = by if by == "not starved" else f"starved by {by}"
-        text = f"{'what starves the GPU is not known' if by == UNKNOWN else known}: "
-        points = f"; the processes point to {likely}" if likely else ""
-        return f"{text}{self.starved.why}{points}"
+        known = "the GPU is well used" if by == "not starved" else f"bottleneck: {by}"
+        text = "bottleneck not known" if by == UNKNOWN else known
+        points = f"; the processes suggest {likely}" if likely else ""
+        return f"{text}, because {self.starved.why}{points}"
 
 
 def rows(report: ScriptReport) -> Iterator[Row]:
     """For how long it was sampled, what became of the script, and what was found."""
-    how = "; the script runs on"
+    how = "; the script continues"
     if report.code is not None:
-        how = f", to the end of the script (exit code {report.code})"
+        how = f", until the script ended (exit code {report.code})"
     elif report.stopped:
-        how = ", then the script is ended"
-    yield Row("sampled", f"{report.figures.seconds:.0f} s{how}")
+        how = ", then the script was stopped"
+    yield Row("measured", f"{report.figures.seconds:.0f} s{how}")
     yield Row("verdict", report.headline)
-    yield from (Row("seen", text) for text in report.starved.evidence)
+    yield from (Row("evidence", text) for text in report.starved.evidence)
     for setting in report.starved.settings:
         yield Row("try", setting.text)
         if setting.recipe:
