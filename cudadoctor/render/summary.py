@@ -181,10 +181,11 @@ def own_fix(machine: Machine) -> str:
 def is_runnable(step: Step) -> bool:
     """Whether a step may stand in the script as commands.
 
-    An edit goes before the commands of its step: where there are both, a hand is needed.
+    An edit goes before the commands of its step: where there are both, a hand is needed. A command
+    that changes one shell, or only looks (ulimit, srun, ps), helps nobody in a script.
     """
     barred = step.where != "here" or step.needs_root or step.reboot or step.verified is False
-    by_hand = step.edits and step.commands
+    by_hand = step.commands and (step.edits or step.risk is Risk.PROCESS)
     return not (barred or by_hand) and bool(step.commands or step.variables)
 
 
