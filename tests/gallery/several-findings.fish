@@ -10,11 +10,6 @@
 #   many open files".
 #
 
-# In an empty folder: Python would run a pip.py of the one that you are in.
-set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
-function leave --on-event fish_exit; cd /; rmdir $empty; end
-cd $empty; or exit $status
-
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
 #    To remove it for good, delete the line that this finds: `grep -n CUDA_VISIBLE_DEVICES
 #    ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
@@ -23,10 +18,14 @@ set -e CUDA_VISIBLE_DEVICES
 
 # 2. Raise the limit in this shell (this shell only)
 #    Start your program in the same shell. In a batch job, put the line in the script.
-ulimit -n 65536; or exit $status
+#      ulimit -n 65536
 # Or: Raise the limit for good (needs root)
 #    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
 #      printf '%s\n' 'ada soft nofile 65536' 'ada hard nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf >/dev/null
 
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
+
+printf '%s\n' 'Raise the limit in this shell (this shell only):'
+printf '%s\n' '  ulimit -n 65536'
+exit 1

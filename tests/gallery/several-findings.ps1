@@ -11,11 +11,6 @@
 #
 $ErrorActionPreference = 'Stop'
 
-# In an empty folder: Python would run a pip.py of the one that you are in.
-$HERE = (Get-Location).Path
-$empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
-$null = New-Item -ItemType Directory $empty; Set-Location $empty
-
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
 #    To remove it for good, delete the line that this finds: `grep -n CUDA_VISIBLE_DEVICES
 #    ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
@@ -24,10 +19,14 @@ Remove-Item Env:CUDA_VISIBLE_DEVICES -ErrorAction SilentlyContinue
 
 # 2. Raise the limit in this shell (this shell only)
 #    Start your program in the same shell. In a batch job, put the line in the script.
-& 'ulimit' '-n' '65536'; if ($LASTEXITCODE) { exit $LASTEXITCODE }
+#      & 'ulimit' '-n' '65536'
 # Or: Raise the limit for good (needs root)
 #    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
 #      Set-Content -LiteralPath '/etc/security/limits.d/90-nofile.conf' -Value 'ada soft nofile 65536', 'ada hard nofile 1048576'
 
 # Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
+
+Write-Output 'Raise the limit in this shell (this shell only):'
+Write-Output '  & ''ulimit'' ''-n'' ''65536'''
+exit 1

@@ -12,10 +12,6 @@
 #
 set -eu
 
-# In an empty folder: Python would run a pip.py of the one that you are in.
-HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
-trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
-
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
 #    To remove it for good, delete the line that this finds: `grep -n CUDA_VISIBLE_DEVICES
 #    ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
@@ -24,7 +20,7 @@ unset CUDA_VISIBLE_DEVICES
 
 # 2. Raise the limit in this shell (this shell only)
 #    Start your program in the same shell. In a batch job, put the line in the script.
-ulimit -n 65536
+#      ulimit -n 65536
 # Or: Raise the limit for good (needs root)
 #    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
 #      sudo tee /etc/security/limits.d/90-nofile.conf >/dev/null <<'EOF'
@@ -34,3 +30,9 @@ ulimit -n 65536
 
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
+
+cat <<'END'
+Raise the limit in this shell (this shell only):
+  ulimit -n 65536
+END
+exit 1
