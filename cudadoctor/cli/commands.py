@@ -176,9 +176,10 @@ def smoke(options: Options) -> int:
         about = {"schema": 1, "cudadoctor": __version__, "examined": machine.python.executable}
         sys.stdout.write(json_v1.dumps({**about, "smoke": json_v1.smoke(machine)}) + "\n")
     else:
+        from cudadoctor.cli.speech import current
         from cudadoctor.render import summary
 
-        sys.stdout.writelines(f"{line}\n" for line in summary.stage_lines(machine))
+        sys.stdout.writelines(f"{line}\n" for line in summary.stage_lines(machine, current()))
     return 0 if machine.smoke and passed(machine.smoke) else 1
 
 

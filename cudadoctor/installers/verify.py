@@ -21,6 +21,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from cudadoctor.cli.speech import english
 from cudadoctor.host import local
 from cudadoctor.host.children import start_thread
 from cudadoctor.host.local import LocalHost
@@ -127,10 +128,10 @@ def verify(
     Takes at most limit_s seconds. Never raises for an index or a resolver that fails.
     """
     if limit_s <= 0:
-        return unverified("no time is left to ask")
+        return unverified(english("there was no time left"))
     tool = registry.tool_for(m, tool_name)
     if not tool.write(m, kb, change).wheels:
-        return unverified(f"plans for {tool.name} are not checked by a resolver")
+        return unverified(english("no resolver checks packages for {tool}", tool=tool.name))
     at = Setting(local.this_host(), m, Clock(limit_s), here)
     if tool is docker.TOOL:
         at = at._replace(machine=docker.inside(m, kb, change), here=False)
@@ -147,7 +148,7 @@ def verify_file(
     fresh, tool = emptied(m), registry.BY_KIND[kind]
     change = remedy_for(build, fresh, kb).packages
     if change is None:
-        return unverified("nothing is installed")
+        return unverified(english("nothing is to be installed"))
     here = here and tool in (pip.TOOL, uv.TOOL)  # the others make an environment of their own
     return verify(change, fresh, kb, limit_s=limit_s, here=here, tool_name=tool.name, sized=False)
 
@@ -169,7 +170,7 @@ def digests(
     )
     found = by_wheels(Setting(local.this_host(), m, Clock(limit_s), here), question)
     if found.resolves and (bare := [file.name for file in found.files if not file.sha256]):
-        reason = f"the index names no digest for {', '.join(bare)}"
+        reason = english("the index has no digest for {names}", names=", ".join(bare))
         return unverified(reason, found.tool, unreached="index"), {}
     return found, {(file.name, file.version): (file.sha256 or "",) for file in found.files}
 
@@ -212,14 +213,16 @@ def by_wheels(at: Setting, question: Question) -> Verdict:
     not tell that one of them refused it; before 0.9, it never did.
     """
     if question.odd:
-        return unverified(f"{question.odd[0]} names no release of a package index")
+        return unverified(
+            english("{name} is not a release on a package index", name=question.odd[0])
+        )
     if not question.first and not question.then:
         left = question.left_out
-        return unverified(_as_source(left) if left else "nothing is installed")
+        return unverified(_as_source(left) if left else english("nothing is to be installed"))
     target = target_of(at.machine, here=at.here)
     if isinstance(target, str):
         return unverified(target)
-    last = unverified("neither uv nor a pip of 22.2 or newer is there to ask")
+    last = unverified(english("this needs uv, or pip 22.2 or newer"))
     several = question.mixed or bool(question.then and question.index)
     for resolver in resolvers(at):
         answer = answered(at, resolver, target, question)
@@ -299,7 +302,7 @@ def _environment(at: Setting, resolver: Resolver, question: Question) -> dict[st
 
 def _too_late(question: Question, clock: Clock) -> Answer:
     limit = f"{clock.limit_s:{'.0f' if clock.limit_s >= 1 else '.2g'}}"
-    how = f"did not answer within {limit} s"
+    how = english("did not answer within {limit} s", limit=limit)
     return Answer(kind="unreached", host=" or ".join(question.hosts), how=how)
 
 
@@ -355,14 +358,20 @@ def verdict_of(answer: Answer, resolver: Resolver, question: Question) -> Verdic
         case "resolved":
             return resolved(answer.files, name, question.left_out)
         case "refused":
-            why = f"does not resolve: {shortened(text)} ({name})"
+            why = english(
+                "the packages cannot be installed together: {reason} ({tool})",
+                reason=shortened(text),
+                tool=name,
+            )
             return Verdict(resolves=False, tool=name, why=why)
         case "source":
             return unverified(_as_source((text,)), name)
         case "unfit":
-            return unverified(f"{name} cannot be asked: {text}", name)
+            return unverified(english("{tool} failed: {reason}", tool=name, reason=text), name)
     host = answer.host or next(iter(question.hosts), "")
-    text = text or f"the index {host} {answer.how or 'did not answer'}"
+    text = text or english(
+        "the index {host} {how}", host=host, how=answer.how or english("did not answer")
+    )
     return unverified(text, name, unreached=host)
 
 
@@ -373,23 +382,25 @@ def resolved(files: tuple[File, ...], tool: str, left_out: Strings = ()) -> Verd
     found = tuple((name, versions[name]) for name in (*first, *sorted(versions.keys() - {*first})))
     shown = len(first) or 3
     more = f" and {len(found) - shown} more" if len(found) > shown else ""
-    text = f"resolves: {', '.join(map(' '.join, found[:shown]))}{more} ({tool})"
+    text = english(
+        "the packages can be installed together: {packages} ({tool})",
+        packages=", ".join(map(" ".join, found[:shown])) + more,
+        tool=tool,
+    )
     if left_out:
-        text += f"; not verified: {', '.join(left_out)}, which {_comes(left_out)} as source"
+        names = ", ".join(left_out)
+        text += english("; not checked: {names}, only available as source", names=names)
     return Verdict(resolves=True, found=found, files=files, tool=tool, why=inert(text))
 
 
-def _comes(names: Strings) -> str:
-    return "come" if len(names) > 1 else "comes"
-
-
 def _as_source(names: Strings) -> str:
-    return f"{', '.join(names)} {_comes(names)} as source, which is not built for it"
+    template = "{names} is only available as source, which is not built for this check"
+    return english(template, names=", ".join(names))
 
 
 def unverified(reason: str, tool: str = "", *, unreached: str = "") -> Verdict:
     """Nothing is known of whether they can be had."""
-    why = f"could not be verified: {shortened(reason)}"
+    why = english("the packages could not be checked: {reason}", reason=shortened(reason))
     return Verdict(resolves=None, tool=tool, why=why, unreached=unreached)
 
 

@@ -49,9 +49,8 @@ class Language:
             if len(_BOUNDARY.split(template)) < sentences:
                 continue
             if found := pattern.fullmatch(text):
-                values = {
-                    name: self._table.get(value, value) for name, value in found.groupdict().items()
-                }
+                # A value may be a sentence itself; it is shorter than what it stands in.
+                values = {name: self.spoken(value) for name, value in found.groupdict().items()}
                 return self._table[template].format_map(values)
         return None
 

@@ -565,23 +565,35 @@ def rejection_reasons(rejections: Iterable[Rejection]) -> list[str]:
     return lines[:MOST_REASONS] + more
 
 
-def stage_lines(machine: Machine) -> Iterator[str]:
-    """The smoke step alone: what each stage did, one a line, then what that proves."""
+def stage_lines(machine: Machine, say: Language) -> list[str]:
+    """The training step alone: how it ended and where, then what each stage did, one a line."""
     run = machine.smoke
     if run is None or not run.stages:
         imported = machine.torch.imported
         gap = next((gap.why for gap in machine.gaps if gap.fact.startswith("smoke")), None)
         why = (imported.error if imported else None) or gap or "torch did not start"
-        yield inert(f"no stage ran: {why}")
-        return
+        return [inert(say("The training step did not run: {why}", why=say.spoken(why)))]
+    by = {status: [] for status in ("passed", "failed", "timed-out", "skipped")}
+    for stage in run.stages:
+        by[stage.status].append(stage.name)
+    bad = [*by["failed"], *by["timed-out"]]
+    where = say("the CPU") if run.device == "cpu" else run.device
+    template = "Training step on {device}: {passed} of {count} stages passed."
+    if bad:
+        template = "Training step on {device}: failed at {stages}."
+    values = {"device": where, "stages": ", ".join(bad)}
+    count = len(run.stages) - len(by["skipped"])
+    lines = [say(template, passed=len(by["passed"]), count=count, **values)]
+    widest = max(len(say(status)) for status in by)
     for stage in run.stages:
         took = f"{stage.seconds:7.2f} s" if stage.seconds is not None else " " * 9
-        detail = f"  {stage.detail}" if stage.detail else ""
-        yield inert(f"{stage.status:<9} {stage.name:<12} {took}{detail}")
+        detail = f"  {say.spoken(stage.detail)}" if stage.detail else ""
+        lines.append(f"  {say(stage.status):<{widest}}  {stage.name:<10} {took}{detail}".rstrip())
     if run.ended:
-        yield inert(f"ended     {run.ended}")
-    if run.device == "cpu":
-        yield "The step ran on the CPU: this proves torch, not a GPU."
+        lines.append(say("It ended early: {why}", why=say.spoken(run.ended)))
+    if run.device == "cpu" and not bad:
+        lines.append(say("On the CPU it proves that torch works, not that a GPU does."))
+    return list(map(inert, lines))
 
 
 def steps_for(finding: Finding, plan: Plan) -> Iterator[tuple[str, Step]]:

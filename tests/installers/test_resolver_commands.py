@@ -59,7 +59,10 @@ def test_a_plan_that_resolves_says_what_it_comes_to(tmp_path: Path) -> None:
     with served(SHELF) as url:
         done = ran("--print", "--verify", "--from", facts_of(tmp_path), own=url)
     assert done.returncode == 0, done.stderr
-    assert "#    resolves: torch 2.14.1, torchvision 0.29.1 and 1 more (" in done.stdout
+    assert (
+        "#    the packages can be installed together: torch 2.14.1, torchvision 0.29.1 and 1 more ("
+        in done.stdout
+    )
     assert len(runnable(done.stdout)) == 1
 
 
@@ -67,7 +70,7 @@ def test_a_plan_that_does_not_resolve_stands_there_as_comments_only(tmp_path: Pa
     with served(Shelf(Wheel("torch", "2.13.0", tag=TAG))) as url:
         done = ran("--print", "--verify", "--from", facts_of(tmp_path), own=url)
     assert done.returncode == 1
-    assert "#    does not resolve: " in done.stdout
+    assert "#    the packages cannot be installed together: " in done.stdout
     assert runnable(done.stdout) == []
     assert re.search(r"^# .*pip install torch==2\.14\.1", done.stdout, re.M)
 
@@ -76,7 +79,7 @@ def test_an_index_that_does_not_answer_leaves_the_plan_as_it_was(tmp_path: Path)
     with served(SHELF, "500") as url:
         done = ran("--print", "--verify", "--from", facts_of(tmp_path), own=url)
     assert done.returncode == 0, done.stderr
-    text = "could not be verified: the index 127.0.0.1 did not answer"
+    text = "the packages could not be checked: the index 127.0.0.1 did not answer"
     assert text in done.stdout
     assert len(runnable(done.stdout)) == 1
 
@@ -88,7 +91,7 @@ def test_the_document_holds_the_verdict(tmp_path: Path) -> None:
         plain = ran("--print", "--json", "--from", facts, own=url)
     step = json.loads(done.stdout)["plan"]["steps"][0]
     assert step["verified"] is True
-    assert step["resolution"].startswith("resolves: torch 2.14.1")
+    assert step["resolution"].startswith("the packages can be installed together: torch 2.14.1")
     unasked = json.loads(plain.stdout)["plan"]["steps"][0]
     assert unasked["verified"] is None
     assert "resolution" not in unasked
@@ -110,7 +113,7 @@ def test_nothing_is_left_in_the_temporary_folder(
     monkeypatch.setenv("HOME", str(home))
     with served(SHELF) as url:
         done = ran("--print", "--verify", "--from", facts_of(tmp_path), own=url)
-    assert "resolves: " in done.stdout
+    assert "can be installed together: " in done.stdout
     assert list(folder.iterdir()) == []
     assert list(home.iterdir()) == []
 
@@ -134,7 +137,7 @@ def test_hashes_that_cannot_be_had_end_in_a_sentence(tmp_path: Path) -> None:
         done = ran("--as", "requirements", "--hashes", "--from", facts_of(tmp_path), own=url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "cudadoctor: could not be verified: the index 127.0.0.1 did not answer;"
+        "cudadoctor: the packages could not be checked: the index 127.0.0.1 did not answer;"
         " no file was printed\n"
     )
 
@@ -143,7 +146,7 @@ def test_a_file_whose_packages_cannot_be_had_is_not_printed(tmp_path: Path) -> N
     with served(Shelf(Wheel("torch", "2.13.0", tag=TAG))) as url:
         done = ran("--as", "pyproject", "--verify", "--from", facts_of(tmp_path), own=url)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "does not resolve: " in done.stderr
+    assert "the packages cannot be installed together: " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -216,13 +216,18 @@ def test_words_of_a_resolver_are_inert_and_short() -> None:
 
 def test_a_password_in_a_resolvers_words_is_left_out() -> None:
     why = unverified("error at https://ada:hunter2@mirror.example.org/simple").why
-    assert why == "could not be verified: error at https://mirror.example.org/simple"
+    assert why == "the packages could not be checked: error at https://mirror.example.org/simple"
 
 
 def test_a_sentence_counts_what_it_does_not_name() -> None:
     files = tuple(File(url="", name=name, version="1") for name in ("zlib", "torch", "numpy"))
-    assert resolved(files, "uv 1").why == "resolves: torch 1 and 2 more (uv 1)"
-    assert resolved(files[:1], "uv 1").why == "resolves: zlib 1 (uv 1)"
+    assert (
+        resolved(files, "uv 1").why
+        == "the packages can be installed together: torch 1 and 2 more (uv 1)"
+    )
+    assert (
+        resolved(files[:1], "uv 1").why == "the packages can be installed together: zlib 1 (uv 1)"
+    )
     assert unverified("the Python is not known").why == (
-        "could not be verified: the Python is not known"
+        "the packages could not be checked: the Python is not known"
     )

@@ -178,7 +178,8 @@ def test_a_requirement_that_would_be_built_is_not_asked_for() -> None:
     change = PackageChange(install=("torch==2.14.1", "evil@file:///tmp/evil"))
     found = verify(change, machine(), knowledge.load(), here=False)
     assert found.why == (
-        "could not be verified: evil@file:///tmp/evil names no release of a package index"
+        "the packages could not be checked:"
+        " evil@file:///tmp/evil is not a release on a package index"
     )
 
 
@@ -243,7 +244,7 @@ def test_an_interpreter_that_is_gone_is_sought_for_by_its_tags() -> None:
 def test_a_plan_for_a_channel_stays_unverified(wish: str) -> None:
     change = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
     found = verify(change, machine(), knowledge.load(), here=True, tool_name=wish)
-    why = f"could not be verified: plans for {wish} are not checked by a resolver"
+    why = f"the packages could not be checked: no resolver checks packages for {wish}"
     assert found == Verdict(resolves=None, why=why)
 
 

@@ -47,7 +47,10 @@ def test_what_can_be_had_together_resolves_with_its_files(kind: str) -> None:
         ("torchvision", "0.29.1+cu126"),
         ("nvidia-thing", "1.5"),
     )
-    assert found.why.startswith("resolves: torch 2.14.1+cu126, torchvision 0.29.1+cu126 and 1 more")
+    assert found.why.startswith(
+        "the packages can be installed together: torch 2.14.1+cu126,"
+        " torchvision 0.29.1+cu126 and 1 more"
+    )
     assert found.tool.startswith(f"{kind} ")
     assert {file.name: file.sha256 for file in found.files} == {
         wheel.name: SHELF.sha256(wheel.file)
@@ -67,7 +70,7 @@ def test_a_release_that_the_index_does_not_have_does_not_resolve(kind: str) -> N
     with served(SHELF) as url:
         found = asked(kind, wanted(url, "torch==2.14.2"))
     assert found.resolves is False
-    assert found.why.startswith("does not resolve: ")
+    assert found.why.startswith("the packages cannot be installed together: ")
     assert "torch==2.14.2" in found.why
 
 
@@ -145,7 +148,8 @@ def test_what_comes_only_as_source_is_not_built_and_not_judged(kind: str) -> Non
         found = asked(kind, wanted(url, "flash-source==1.0"))
     assert found.resolves is None
     assert found.why == (
-        "could not be verified: flash-source comes as source, which is not built for it"
+        "the packages could not be checked:"
+        " flash-source is only available as source, which is not built for this check"
     )
 
 
@@ -154,7 +158,7 @@ def test_known_source_packages_are_left_out_and_said(kind: str) -> None:
     with served(SHELF) as url:
         found = asked(kind, wanted(url, *PINS, then=("flash-attn",)))
     assert found.resolves is True
-    assert found.why.endswith("; not verified: flash-attn, which comes as source")
+    assert found.why.endswith("; not checked: flash-attn, only available as source")
 
 
 @both
@@ -163,7 +167,7 @@ def test_an_index_that_fails_is_no_verdict(kind: str, manner: str) -> None:
     with served(SHELF, manner) as url:
         found = asked(kind, wanted(url, *PINS))
     assert found.resolves is None
-    assert found.why == "could not be verified: the index 127.0.0.1 did not answer"
+    assert found.why == "the packages could not be checked: the index 127.0.0.1 did not answer"
     assert found.unreached == "127.0.0.1"
 
 
@@ -184,7 +188,9 @@ def test_an_index_that_hangs_is_left_at_the_limit(kind: str) -> None:
     with served(SHELF, "hanging") as url:
         found = asked(kind, wanted(url, *PINS), limit_s=3.0)
     assert found.resolves is None
-    assert found.why == ("could not be verified: the index 127.0.0.1 did not answer within 3 s")
+    assert found.why == (
+        "the packages could not be checked: the index 127.0.0.1 did not answer within 3 s"
+    )
 
 
 @both
@@ -249,7 +255,9 @@ def test_uv_that_is_told_to_stay_offline_is_no_verdict(monkeypatch: pytest.Monke
     with served(SHELF) as url:
         found = asked("uv", wanted(url, *PINS))
     assert found.resolves is None
-    assert found.why == ("could not be verified: network access is switched off (UV_OFFLINE)")
+    assert found.why == (
+        "the packages could not be checked: network access is switched off (UV_OFFLINE)"
+    )
 
 
 @both

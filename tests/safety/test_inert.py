@@ -71,7 +71,7 @@ def check_terminal(shown: Report) -> None:
     lines = terminal.report(shown, layout)
     assert not any("\n" in line.text for line in lines)
     assert_calm("\n".join(line.text for line in lines))
-    assert_calm("\n".join(summary.stage_lines(shown.machine)))
+    assert_calm("\n".join(summary.stage_lines(shown.machine, language("en"))))
 
 
 def check_json(shown: Report) -> None:
