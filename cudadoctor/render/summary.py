@@ -573,7 +573,9 @@ def stage_lines(machine: Machine, say: Language) -> list[str]:
         gap = next((gap.why for gap in machine.gaps if gap.fact.startswith("smoke")), None)
         why = (imported.error if imported else None) or gap or "torch did not start"
         return [inert(say("The training step did not run: {why}", why=say.spoken(why)))]
-    by = {status: [] for status in ("passed", "failed", "timed-out", "skipped")}
+    by: dict[str, list[str]] = {
+        status: [] for status in ("passed", "failed", "timed-out", "skipped")
+    }
     for stage in run.stages:
         by[stage.status].append(stage.name)
     bad = [*by["failed"], *by["timed-out"]]
