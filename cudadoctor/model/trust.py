@@ -190,9 +190,15 @@ class Exit:
         return known and all(map(self._is_argument, others))
 
     def _is_argument(self, word: str) -> bool:
-        if word in _ARGUMENTS or self._is_requirement(word) or _is_address(word):
+        if (
+            word in _ARGUMENTS
+            or word in _OF_DRIVERS
+            or self._is_requirement(word)
+            or _is_address(word)
+        ):
             return True
-        return any(_fits(pattern, word) for pattern in (_VALUE, _MADE, _SYSTEM, _ACCESS))
+        patterns = (_VALUE, _MADE, _SYSTEM, _ACCESS, _SOURCE, _MODPROBE)
+        return any(_fits(pattern, word) for pattern in patterns)
 
     def _is_requirement(self, text: str) -> bool:
         """Whether it is a project of the tables, with or without a version (PEP 440)."""
@@ -247,22 +253,36 @@ _ADDRESS = r"https://(?P<host>[a-z.-]+)(?:/[A-Za-z0-9._+-]+)*/?"
 
 _FLAVOURS = (
     "amd64|arm64|x86_64|aarch64|generic|lowlatency|cloud|rt|pae|hwe|lts|edge|aws|azure|gcp|gke|gkeop"
-    "|oracle|ibm|kvm|oem|raspi|nvidia|tegra|intel|bluefield|64k|pve|zen|hardened|arch|default|WSL2"
-    r"|microsoft|standard|cachyos|xanmod|liquorix|bpo|deb|el\d{1,2}|fc\d{2}|amzn\d{1,4}|cm\d|lp\d{6}"
+    r"|oracle|ibm|kvm|oem|raspi|nvidia|tegra|intel|bluefield|64k|pve|zen\d?|hardened\d?|arch|default|WSL2"
+    r"|microsoft|standard|MANJARO|deb\d{1,2}|longterm|64kb|cachyos|xanmod|liquorix|bpo|deb|el\d{1,2}(?:uek)?|fc\d{2}|amzn\d{1,4}|cm\d|lp\d{6}"
     r"|arch\d|rc\d|uek|debug|server|desktop|cos|coreos|linuxkit|mvl\d{1,2}"
 )
 _KERNEL = rf"\d{{1,2}}\.\d{{1,3}}(?:\.\d{{1,3}})?(?:[-.+~_](?:\d{{1,6}}|{_FLAVOURS}))*\+?"
 _PARTS = (
     "nvidia|libnvidia|cuda|driver|drivers|server|open|compute|utils|dkms|kmp|default|preempt|azure"
     "|signed|akmod|kmod|xorg|x11|xserver|drv|video|firmware|kernel|source|common|modprobe|legacy"
-    "|settings|persistenced|toolkit|gl|cfg1|decode|encode|extra|fbc1|ifr1|headless|no|latest|gfx|tesla|libs"
+    "|settings|persistenced|gl|cfg1|decode|encode|extra|fbc1|ifr1|headless|no|latest|gfx|tesla|libs"
     "|current|alternative|linux|lts|headers|proxmox|cloud|generic|amd64|arm64|python3|venv|smi|devel"
-    "|fabricmanager|fabric|manager"
+    "|toolkit|fabricmanager|fabric|manager|pinning|meta|zen|hardened|rt|longterm|64kb|computeG05"
+    "|gfxG05|libcuda1"
 )
 _SYSTEM = (
     rf"(?:{_PARTS})\d{{0,3}}(?:-(?:{_PARTS}|G0\d|\d{{1,3}}(?:\.\d{{1,3}}){{0,2}}(?:xx)?))*"
-    rf"(?::(?:amd64|arm64|i386))?(?:=\d{{3}}(?:\.\d{{1,3}}){{1,2}}(?:-\*)?)?|(?:linux|proxmox|kernel)-(?:headers|devel)-{_KERNEL}"
+    rf"(?::(?:amd64|arm64|i386))?(?:=\d{{3}}(?:\.\d{{1,3}}){{1,2}}(?:-\*)?)?"
+    rf"|(?:linux|proxmox|kernel(?:\d\.\d{{1,2}})?)(?:-(?:uek|64k))?"
+    rf"-(?:headers|devel|modules-extra)(?:-{_KERNEL})?"
+    rf"|linux-modules-nvidia-\d{{3}}(?:-server)?(?:-open)?-{_KERNEL}"
 )
+_SOURCE = (
+    r"https://developer\.download\.nvidia\.com/compute/cuda/repos/(?P<of>[a-z]{4,6}\d{1,4})"
+    r"/(?:x86_64|sbsa)/cuda-(?:keyring_1\.1-1_all\.deb|(?P=of)\.repo)"
+    r"|https://download\.nvidia\.com/(?:opensuse/(?:leap/1\d\.\d|tumbleweed)|suse/sle1\d(?:sp\d)?)"
+    r"|https://dl\.fedoraproject\.org/pub/epel/epel-release-latest-\d{1,2}\.noarch\.rpm"
+    r"|https://mirrors\.rpmfusion\.org/(?P<free>free|nonfree)/fedora"
+    r"/rpmfusion-(?P=free)-release-\d{2}\.noarch\.rpm"
+    r"|ol\d{1,2}_codeready_builder|codeready-builder-for-rhel-\d{1,2}-(?:x86_64|aarch64)-rpms"
+)
+"""Where the packages of drivers come from."""
 _WRITTEN = r"/etc/[a-z0-9._-]+(?:/[A-Za-z0-9._-]+){0,3}"
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
 
@@ -279,6 +299,8 @@ _PROGRAMS = frozenset(
     docker podman nerdctl nvidia-ctk lxc incus pct mount ulimit usermod srun bsub qsub
     nvidia-cuda-mps-control fuser ps grep grubby update-grub
     nvidia-bug-report.sh
+    find sed yum chwd prime-select subscription-manager nvidia-uninstall grub-mkconfig
+    grub2-mkconfig
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
@@ -305,6 +327,23 @@ _ARGUMENTS = frozenset(
     /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub /etc/pki/akmods/certs/public_key.der
     """.split()  # noqa: SIM905
 )
+_OF_DRIVERS = frozenset(
+    """
+    nvidia_drm nvidia_modeset nvidia_peermem nvidia_fs -e -name -exec {} + --update --silent
+    --enable --rebuild dup --add-repo --set-enabled --allowerasing --allow-downgrades
+    --auto-agree-with-licenses stop on-demand distro-sync dist-upgrade config-manager repos crb
+    powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core /root/cuda-keyring.deb
+    python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list
+    debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg
+    """.split()  # noqa: SIM905
+) | {
+    r"s/^\(deb.* main\).*/\1 contrib non-free non-free-firmware/",
+    "s/^Components: main.*/Components: main contrib non-free non-free-firmware/",
+    r"s/^\s*blacklist\s\+nvidia/#&/",
+    r"s/^\s*alias\s\+nvidia\s\+off/#&/",
+    r"s,^\s*install\s\+nvidia\s.*bin/[ft],#&,",
+}
+"""More of them, of what installs drivers; the last are what sed does to files of apt, modprobe."""
 _BUS_ID = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?"
 _VALUE = (
     rf"\d{{1,2}}(?:,\d{{1,2}}){{1,31}}|{_BUS_ID}(?:,{_BUS_ID}){{0,31}}|"

@@ -24,10 +24,14 @@ from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.plan.remedies import (
     by_hand,
     forward_compat,
+    hmm_off,
     install_driver,
+    install_libcuda,
     install_torch,
     load_driver,
+    one_version,
     reboot,
+    reload_driver,
     upgrade_driver,
 )
 from cudadoctor.rules.evidence.signs import (
@@ -62,24 +66,25 @@ if TYPE_CHECKING:
 
 _REASONS: dict[Reason, StrPair] = {
     "nouveau": (
-        "The nouveau driver holds the GPU, so NVIDIA's driver is not loaded",
-        "NVIDIA's driver is installed, and CUDA needs it; a GPU has one driver at a time.",
+        "nouveau is using the GPU, so the NVIDIA driver cannot load",
+        "A GPU has one driver at a time. CUDA needs NVIDIA's, which is installed.",
     ),
     "secure-boot": (
-        "Secure Boot keeps the NVIDIA driver from loading",
-        "The kernel refuses a module whose signing key the firmware does not know.",
+        "Secure Boot blocks the NVIDIA driver (key was rejected by service)",
+        "The key that signs the driver's module is not enrolled in this machine's firmware.",
     ),
     "not-built": (
         "The NVIDIA driver has no module for the running kernel {kernel}",
-        "The driver's module has to be built for each kernel, and for this one it was not.",
+        "The driver's kernel module is built for each kernel. On disk there is one for other "
+        "kernels only.",
     ),
     "blacklisted": (
-        "A file of modprobe.d keeps the NVIDIA driver from loading",
-        "The driver is installed, and {files} forbids its module.",
+        "The nvidia module is blacklisted, so the driver does not load",
+        "The driver is installed, but {files} keeps its module from loading.",
     ),
     "modprobe": (
-        "The NVIDIA driver is installed and not loaded",
-        "Without its kernel module neither nvidia-smi nor CUDA reaches the GPU.",
+        "The NVIDIA driver is installed but not loaded",
+        "Without its kernel module neither nvidia-smi nor CUDA can reach the GPU.",
     ),
 }
 _REFUSED_KEY = (
@@ -91,16 +96,20 @@ _REFUSED_KEY = (
 _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)")
 
 
-@rule("driver-not-installed", title="No NVIDIA driver is installed for the {gpu}")
+@rule("driver-not-installed", title="No NVIDIA driver is installed for your {gpu}")
 def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
-    """The GPU is on the PCI bus, and this system has neither a kernel module nor a library for it.
+    """The GPU is on the PCI bus, but there is no NVIDIA kernel module, package or library here.
 
-    Told from driver-not-loaded by what is on disk: a module file for any kernel, a driver package,
-    a DKMS entry or a driver library means that it is installed. Not asked in a container, in WSL or
-    on a Jetson, where the driver comes from elsewhere and none may be installed.
+    nvidia-smi is missing ("command not found"), and torch says "Found no NVIDIA driver on your
+    system". To check by hand: `lspci -nn | grep -i nvidia` shows the GPU, `modinfo nvidia` finds no
+    module. The open source driver nouveau may be in use: it shows a picture, but CUDA does not run
+    on it.
 
-    Cured by the distribution's own driver package, of a branch that supports the GPU. A CUDA
-    toolkit is not needed, and NVIDIA's .run installer does not mix with packages.
+    Look-alikes: in driver-not-loaded the driver is on the disk, but its module is not loaded. In a
+    container, in WSL and on a Jetson the driver comes from elsewhere, so none is installed inside.
+
+    Fix: install the driver package of your distribution, in a branch that supports the GPU. torch
+    needs no CUDA toolkit, and NVIDIA's .run installer does not mix with packages.
     """
     devices = [device for device in nvidia_pci(m) if device.bound not in GIVEN_AWAY]
     if not bare(m) or module_spoke(m) or not devices or m.driver.loaded:
@@ -111,25 +120,31 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     models = kb.gpus_by_pci(devices[0].device_id)
     return Found(
         evidence=("pci.0", "driver.installed", "driver.nvml.why"),
-        values={"gpu": models[0].name if models else "NVIDIA GPU"},
+        values={"gpu": models[0].name.removeprefix("NVIDIA ") if models else "NVIDIA GPU"},
         remedies=install_driver(m, kb),
     )
 
 
 @rule(
     "driver-not-loaded",
-    title="The NVIDIA driver is installed and not loaded",
+    title="The NVIDIA driver is installed but not loaded",
 )
-def driver_not_loaded(m: Machine) -> Answer:
-    """Without its kernel module neither nvidia-smi nor CUDA reaches the GPU.
+def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
+    """Without its kernel module neither nvidia-smi nor CUDA can reach the GPU.
 
-    What keeps the module out is looked for in this order: no module was built for the running
-    kernel (after a kernel update), Secure Boot refused its signature, nouveau took the GPU first, a
-    file of modprobe.d forbids it. Where none of these is seen, loading it by hand says why.
+    nvidia-smi says that it "has failed because it couldn't communicate with the NVIDIA driver", and
+    NVML answers "Driver Not Loaded" (code 9). To check by hand: `lsmod | grep nvidia` is empty, and
+    `sudo modprobe nvidia` prints the reason.
 
-    A GPU that is bound to vfio-pci was given to a virtual machine on purpose and is left alone.
-    Where the module is loaded and refuses the GPU, driver-unsupported-gpu and driver-wrong-flavour
-    say so. Turning Secure Boot off is the last way out, not the first.
+    The usual reasons: no module was built for the running kernel (after a kernel update), Secure
+    Boot rejected its signature, nouveau took the GPU first, or a file in modprobe.d blacklists it.
+    If none of these shows, load the module by hand: the error message tells the rest.
+
+    Look-alikes: if the module loads but refuses the GPU, it is driver-unsupported-gpu or
+    driver-wrong-flavour. A GPU that is bound to vfio-pci belongs to a virtual machine on purpose.
+
+    Fix: build the module, enroll the signing key, or remove what blocks it. Keep Secure Boot on:
+    turning it off is the last resort.
     """
     devices, refused = nvidia_pci(m), driver_code(m) == NOT_LOADED
     if not bare(m) or module_spoke(m) or m.driver.loaded or (m.pci is not None and not devices):
@@ -141,26 +156,29 @@ def driver_not_loaded(m: Machine) -> Answer:
     if devices and all(device.bound in GIVEN_AWAY for device in devices):
         return Found(
             title="The GPU is reserved for a virtual machine (vfio-pci)",
-            why="A GPU that is bound to vfio-pci can be used inside that virtual machine only.",
+            why="Only the virtual machine that gets the GPU can use it while vfio-pci holds it.",
             evidence=("pci",),
             severity=graver_with_cuda(m),
             remedies=by_hand(
                 "release-gpu",
                 "Take the GPU back from the virtual machine",
-                "Detach the GPU from the virtual machine and bind it to nvidia, if it is to be "
-                "used here.",
+                "To use the GPU here, detach it from the virtual machine and remove its ids from "
+                "the options of vfio-pci (in /etc/modprobe.d or on the kernel's command line).",
             ),
         )
     reason, evidence = _what_keeps_it_out(m)
     title, why = _REASONS[reason]
     proven = m.driver.loaded is False
+    # A driver out of a .run file builds nothing anew: packages that do take its place.
+    bare_files = (m.driver.packages, m.driver.dkms) == ((), ())
+    replaced = reason == "not-built" and bare_files
     return Found(
         title=title,
         why=why,
         evidence=(*evidence, "driver.loaded" if proven else code_path(m)),
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
         sure=proven,
-        remedies=load_driver(m, reason),
+        remedies=install_driver(m, kb) if replaced else load_driver(m, reason),
     )
 
 
@@ -185,11 +203,12 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
     title="The host of this container has no NVIDIA driver loaded",
 )
 def host_driver_not_loaded(m: Machine) -> Answer:
-    """The PCI bus shows an NVIDIA GPU, and the kernel, which is the host's, has no driver for it.
+    """The host has an NVIDIA GPU on its PCI bus, but its kernel has no NVIDIA driver loaded.
 
-    A container sees the host's /proc/driver/nvidia whether or not it was given a GPU. Where that is
-    missing, no option of the container helps: the host needs its driver first, and installing one
-    in the image changes nothing.
+    A container sees the host's /proc/driver/nvidia even if it was not given a GPU. If that is
+    missing, no container option helps.
+
+    Fix: install or load the driver on the host. Installing one in the image changes nothing.
     """
     boxed = m.container.kind and not (m.platform.wsl or m.platform.jetson)
     if not boxed or module_spoke(m) or not nvidia_pci(m) or need(m.driver.loaded, "driver.loaded"):
@@ -204,17 +223,22 @@ def host_driver_not_loaded(m: Machine) -> Answer:
 
 @rule(
     "driver-library-mismatch",
-    title="The NVIDIA driver's library {library} does not match its loaded module {kernel}",
+    title="Driver/library version mismatch: module {kernel}, libraries {library}",
 )
-def driver_library_mismatch(m: Machine) -> Answer:
-    """The module refuses libraries of another version, so nothing reaches the GPU.
+def driver_library_mismatch(m: Machine, kb: Knowledge) -> Answer:
+    """The driver was updated, but the machine has not been restarted since.
 
-    It follows an update of the driver's packages without a reboot: the files are new and the loaded
-    module is the old one. NVML then answers with code 18. In a container the libraries may have
-    been baked into the image instead of being mounted from the host.
+    nvidia-smi says "Failed to initialize NVML: Driver/library version mismatch" (NVML error 18),
+    and CUDA fails with error 803. To check by hand: `cat /proc/driver/nvidia/version` shows the
+    loaded module, `modinfo -F version nvidia` the one on disk.
 
-    In WSL the two versions always differ and nothing is wrong. Where NVML works and only cuInit
-    refuses, the cause is cuda-compat-conflict. A reboot cures it; removing packages does not.
+    Usually an update replaced the driver's files (often unattended-upgrades), and the old module is
+    still loaded: a restart fixes that. If the module on disk is of another version too, a restart
+    changes nothing: then the packages have to be brought to one version. In a container the
+    libraries may come from the image instead of the host.
+
+    Look-alikes: if nvidia-smi works and only CUDA refuses, it is cuda-compat-conflict. In WSL the
+    two versions always differ, and nothing is wrong. Removing packages does not fix this.
     """
     if m.platform.wsl or m.platform.system in ("Windows", "Darwin") or answered(m):
         return None
@@ -224,13 +248,33 @@ def driver_library_mismatch(m: Machine) -> Answer:
     differ = kernel is not None and library is not None and kernel != library
     if code != MISMATCH and not (code is None and (differ or "api mismatch" in log_text(m))):
         return None
+    mixed = _differ_on_disk(m)
+    files = ("driver.module_files",) if mixed else ()
     return Found(
-        evidence=(*(("driver.kernel", fact) if kernel or library else ()), code_path(m)),
-        values={"kernel": kernel or "(not known)", "library": library or "(not known)"},
-        title=None if differ else "The NVIDIA driver's library and module differ",
+        evidence=(*(("driver.kernel", fact) if kernel or library else ()), *files, code_path(m)),
+        values={
+            "kernel": kernel or "(not known)",
+            "library": library or "(not known)",
+        },
+        title=None if differ else "Driver/library version mismatch (NVML error 18)",
+        why="The module belongs to the host, and the libraries in this container are of another "
+        "version. They have to be the host's."
+        if m.container.kind
+        else "The module on disk does not match the installed libraries either, so a restart does "
+        "not help."
+        if mixed
+        else None,
         sure=code == MISMATCH,
-        remedies=_one_version_again(m),
+        remedies=one_version(m, kb) if mixed else _one_version_again(m),
     )
+
+
+def _differ_on_disk(m: Machine) -> bool:
+    """Whether no module that a restart can load, of this kernel or another, fits the libraries."""
+    library = m.driver.library
+    on_disk = {file.version for file in m.driver.module_files or ()}
+    known = library is not None and bool(on_disk) and None not in on_disk
+    return known and library not in on_disk and not m.container.kind
 
 
 def _one_version_again(m: Machine) -> Remedies:
@@ -238,37 +282,34 @@ def _one_version_again(m: Machine) -> Remedies:
         way = by_hand(
             "driver-out-of-image",
             "Use the host's driver libraries",
-            "Take the driver's libraries (libcuda.so.*, libnvidia-*.so.*) out of the image: "
-            "the container toolkit mounts those of the host. After a driver update on the host, "
-            "start the container anew.",
+            "Remove the driver's libraries (libcuda.so.*, libnvidia-*.so.*) from the image: the "
+            "container toolkit mounts those of the host. After a driver update on the host, "
+            "restart the container.",
             "container",
         )
         return reboot(m) + way if m.look == "report" else way
-    return reboot(m) + by_hand(
-        "reload-driver",
-        "Load the new module instead",
-        "Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), "
-        "then, as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and "
-        "`modprobe nvidia`.",
-        "admin",
-    )
+    return reboot(m) + reload_driver(m)
 
 
 @rule(
     "driver-too-old",
-    title="Driver {driver} is too old for a torch built with CUDA {cuda}",
+    title="The NVIDIA driver ({driver}) is too old for torch built with CUDA {cuda}",
 )
 def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
-    """CUDA {major} calls functions that drivers before {floor} lack, so torch sees no GPU.
+    """CUDA {major} needs driver {floor} or newer.
 
-    What counts is the major version: a driver runs every CUDA of its own major, so CUDA 12.8 works
-    on a driver that reports 12.2, and CUDA 13.0 does not work on one that reports 12.9. (Before
-    CUDA 11 each release had a floor of its own.) The CUDA version that nvidia-smi prints is the
-    newest that the driver runs, not an installed toolkit.
+    torch says "The NVIDIA driver on your system is too old (found version 12040)", and
+    torch.cuda.is_available() is False. To check by hand: `nvidia-smi` shows the driver's version,
+    `python -c "import torch; print(torch.version.cuda)"` what torch was built with.
 
-    Two ways out: a torch build for the driver changes one environment and needs no root; a newer
-    driver needs root and must still support the GPU. Data-centre GPUs have a third, NVIDIA's
-    forward-compatibility package. A newer torch or a toolkit makes it worse or changes nothing.
+    Only the major version counts: a driver that reports CUDA 12.2 runs a torch for 12.8 as well,
+    but one that reports 12.9 does not run a torch for 13.0. (Before CUDA 11 each release needed a
+    driver of its own.) The "CUDA Version" in nvidia-smi is the newest that the driver supports, not
+    an installed toolkit.
+
+    Fix: install a torch build for this driver (no root needed), or a newer driver that still
+    supports the GPU. Data center GPUs can also use NVIDIA's forward-compatibility package. A newer
+    torch makes it worse, and a CUDA toolkit changes nothing.
     """
     if cpu_on_purpose(m) or torch_works(m) or _newer_libcuda(m):
         return None
@@ -323,12 +364,12 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     floor = kb.oldest_driver(cuda, "Linux") if cuda else None
     branch = floor.driver.branch if floor else None
     return Found(
-        title="The driver runs CUDA {level} at most, too old for this torch"
+        title="The NVIDIA driver is too old for this torch: it supports CUDA {level} at most"
         if cuda is None
-        else "The driver runs CUDA {level} at most, and torch was built with CUDA {cuda}",
-        why="This torch calls functions that the driver lacks, so it sees no GPU."
+        else "The NVIDIA driver supports CUDA {level} at most, but torch needs CUDA {cuda}",
+        why="This torch was built with a newer major version of CUDA than the driver supports."
         if cuda is None
-        else "A driver runs the CUDA versions up to its own major only, so torch sees no GPU.",
+        else "A driver runs CUDA builds up to its own major version.",
         evidence=(path, "torch.cuda") if cuda else (path,),
         values={"level": level, "cuda": cuda or "", "driver": "", "major": "", "floor": ""},
         cites=(floor.source,) if floor else (),
@@ -357,18 +398,22 @@ def each_once(*remedies: Remedy) -> Remedies:
 
 @rule(
     "driver-userspace-missing",
-    title="The driver's module {driver} is loaded and libcuda.so.1 is missing",
+    title="libcuda.so.1 is missing: only a part of driver {driver} is installed",
 )
 def driver_userspace_missing(m: Machine) -> Answer:
-    """torch reaches the GPU through the driver's libcuda, and the loader finds none.
+    """The driver's kernel module is loaded, but its CUDA library is not installed.
 
-    Distributions split the driver: the kernel module may be installed without the library for
-    computing (libnvidia-compute on Ubuntu, nvidia-driver-cuda or xorg-x11-drv-nvidia-cuda on Fedora
-    and RHEL, nvidia-utils on Arch, libcuda1 on Debian). nvidia-smi may then print N/A as the CUDA
-    version. In a container the library is mounted from the host: see container-no-gpu.
+    torch says "Found no NVIDIA driver on your system", and nvidia-smi, if it is there, may show
+    "CUDA Version: N/A". To check by hand: `ldconfig -p | grep libcuda.so.1` prints nothing.
 
-    Cured by the package of the same version as the module. The CUDA toolkit holds only a stub of
-    this library, which does not replace it.
+    Distributions split the driver into packages, and the one with CUDA is missing:
+    libnvidia-compute on Ubuntu, libcuda1 on Debian, nvidia-driver-cuda on RHEL,
+    xorg-x11-drv-nvidia-cuda with RPM Fusion, nvidia-compute-utils on SUSE, nvidia-utils on Arch.
+
+    Look-alikes: in a container the library is mounted from the host, so see container-no-gpu. The
+    libcuda of the CUDA toolkit is only a stub and does not replace it.
+
+    Fix: install that package in the same version as the loaded module.
     """
     if (
         not bare(m)
@@ -381,40 +426,35 @@ def driver_userspace_missing(m: Machine) -> Answer:
         return None
     version, hearsay = m.driver.version, only_smi_answers(m)
     shaky = hearsay and not torch_fails(m)
-    title = "nvidia-smi reaches driver {driver}, and libcuda.so.1 is missing"
+    title = "libcuda.so.1 is missing, although nvidia-smi shows driver {driver}"
     return Found(
         title=title if hearsay else None,
         evidence=("driver.reported" if hearsay else "driver.loaded", "driver.libcuda.why"),
         values={"driver": version or ""},
         confidence=POSSIBLE if shaky else CERTAIN,
         severity=WARNING if shaky else ERROR,
-        remedies=by_hand(
-            "install-libcuda",
-            "Install the driver's libcuda",
-            f"Install the driver's library for computing in version {version or 'of the module'}: "
-            "libnvidia-compute-BRANCH (Ubuntu), libcuda1 (Debian), nvidia-driver-cuda or "
-            "xorg-x11-drv-nvidia-cuda (RHEL, Fedora), nvidia-utils (Arch).",
-            "admin",
-        ),
+        remedies=install_libcuda(m),
     )
 
 
 @rule(
     "driver-bug",
-    title="Driver {driver} has a known fault",
+    title="Driver {driver} has a known bug",
     severity=WARNING,
 )
 def driver_bug(m: Machine, kb: Knowledge) -> Answer:
-    """A fault of this release is known, and this machine is of the kind that meets it.
+    """This driver release has a known bug, and this machine is of the kind that meets it.
 
-    Told by the release where the source names the first and the last with the fault, and by its
-    signs (words in the kernel log, the code of cuInit) where it does not hang on the release. A
-    fault between GPUs is told only where there are several, and one of P2P only where the driver
-    offers it. An information means that it was seen on such machines, not on this one.
+    Some bugs are recognized by the driver's version, others by their signs: words in the kernel log
+    or the error code of cuInit. A bug between GPUs is reported only if there are several of them,
+    and one of P2P only if the driver offers P2P. Reported as information, it has been seen on such
+    machines, but not on this one.
 
-    Told from driver-too-old by the CUDA version, which fits, and from torch-bug, where another
-    torch cures it. Cured by the release that its source names; HMM, where that is the fault, is
-    switched off by an option of the module.
+    Look-alikes: in driver-too-old the CUDA versions do not fit, and in torch-bug another torch
+    release is the fix.
+
+    Fix: update to a release without the bug. HMM, if that is the bug, can be turned off with an
+    option of the nvidia_uvm module.
     """
     for fault in kb.driver_faults if on_linux(m) else ():
         seen = _signs(fault, m) if fault.log else _of_release(fault, m, kb)
@@ -469,11 +509,4 @@ def _of_release(fault: DriverFault, m: Machine, kb: Knowledge) -> Strings:
 def _cure(fault: DriverFault, m: Machine, kb: Knowledge) -> Remedies:
     if fault.cure == "upgrade":
         return upgrade_driver(m, kb, fault.fixed_branch) if fault.fixed_branch else ()
-    return by_hand(
-        "hmm-off",
-        "Switch HMM off in the module nvidia_uvm",
-        "As root, write `options nvidia_uvm uvm_disable_hmm=1` into /etc/modprobe.d/uvm.conf, "
-        "then reboot. A newer kernel may do as well. Only programs that let the GPU read "
-        "ordinary memory of the host need HMM, and torch does not.",
-        "admin",
-    )
+    return hmm_off(m)

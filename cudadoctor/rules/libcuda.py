@@ -6,9 +6,9 @@ from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
-    by_hand,
     device_groups,
     grant_gpu,
+    libcuda_away,
     off_search_path,
     reload_uvm,
     unset_variables,
@@ -93,18 +93,23 @@ def _refused(m: Machine) -> list[Node]:
 
 @rule(
     "cuda-compat-conflict",
-    title="A forward-compatibility libcuda does not work on this GPU or driver",
+    title="The cuda-compat libcuda does not work with this GPU or driver",
 )
 def cuda_compat_conflict(m: Machine) -> Answer:
-    """A cuda-compat package brings a newer libcuda to data-centre GPUs; elsewhere CUDA fails.
+    """The cuda-compat packages bring a newer libcuda, which works on data center GPUs only.
 
-    cuInit answers 804 where the GPU is none that may use them (a GeForce, most RTX), and 803 where
-    the package is older than the loaded driver or does not fit its branch. NVML and nvidia-smi work
-    meanwhile; where they fail too, the cause is driver-library-mismatch.
+    CUDA fails with "forward compatibility was attempted on non supported HW" (804) on a GeForce and
+    most RTX cards. It fails with "system has unsupported display driver / cuda driver combination"
+    (803) if the package is older than the driver or does not fit its branch. nvidia-smi works all
+    the same.
 
-    Such packages come with NVIDIA's container images and with /usr/local/cuda/compat in
-    LD_LIBRARY_PATH or /etc/ld.so.conf.d. Cured by taking that directory out of the loader's way; a
-    torch build for the driver needs none of it.
+    Such packages come with NVIDIA's container images, or by /usr/local/cuda/compat in
+    LD_LIBRARY_PATH or in /etc/ld.so.conf.d. To check by hand: `ldconfig -p | grep libcuda`.
+
+    Look-alikes: if nvidia-smi fails too, it is driver-library-mismatch.
+
+    Fix: keep the loader from that directory. If the driver itself is too old, install a torch build
+    that fits it.
     """
     libcuda = m.driver.libcuda
     if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
@@ -129,18 +134,19 @@ def cuda_compat_conflict(m: Machine) -> Answer:
     )
 
 
-@rule("libcuda-stub", title="The libcuda in use is not the driver's: {path}")
+@rule("libcuda-stub", title="CUDA loads the wrong libcuda: {path}")
 def libcuda_stub(m: Machine) -> Answer:
-    """Every CUDA program loads libcuda.so.1 by name, and the loader found another file first.
+    """The loader finds this file before the libcuda.so.1 of the driver.
 
-    The toolkit's stubs directory holds an empty libcuda that is meant for linking only; it answers
-    cuInit with code 34. A stale copy of another driver release is told by its file name: its
-    version differs from the loaded module's while NVML works. A copy under .../compat is
-    cuda-compat-conflict. Where the driver's packages themselves differ, NVML fails as well, which
-    is driver-library-mismatch.
+    The toolkit's stubs directory has an empty libcuda, meant for linking only: CUDA then fails with
+    "CUDA driver is a stub library" (34). An old copy of another driver release does not fit the
+    loaded module. To check by hand: `ldconfig -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
 
-    Cured by taking the directory out of LD_LIBRARY_PATH (linking needs LIBRARY_PATH only). Deleting
-    libraries by hand breaks the next update of the driver.
+    Look-alikes: a copy in a compat directory is cuda-compat-conflict. If nvidia-smi fails too, the
+    driver's own packages differ, which is driver-library-mismatch.
+
+    Fix: take the directory out of LD_LIBRARY_PATH (for linking, LIBRARY_PATH is enough). Do not
+    delete libraries by hand: that breaks the next driver update.
     """
     libcuda, message = m.driver.libcuda, host_error_with(m, *_STUB_WORDS)
     if (
@@ -157,7 +163,7 @@ def libcuda_stub(m: Machine) -> Answer:
     return Found(
         evidence=(message,) if message else ("driver.libcuda.path", "driver.libcuda.code"),
         values={"path": path},
-        title=None if path else "The libcuda in use is the toolkit's stub, not the driver's",
+        title=None if path else "CUDA loads the toolkit's stub libcuda, not the driver's",
         sure=stub or not stale,
         remedies=off_the_path(m, path),
     )
@@ -183,29 +189,26 @@ def off_the_path(m: Machine, path: str) -> Remedies:
         return named
     if path and path in variable(m, "LD_PRELOAD"):
         return unset_variables(m, "LD_PRELOAD")
-    return by_hand(
-        "libcuda-away",
-        "Take the other libcuda out of the loader's way",
-        f"Find out what owns {path or 'that libcuda.so.1'} (`dpkg -S`, `rpm -qf`, `conda list`), "
-        "or which line of /etc/ld.so.conf.d names its directory, and take that away; then run "
-        "`ldconfig` as root.",
-    )
+    return libcuda_away(m, path)
 
 
 @rule(
     "uvm-not-loaded",
-    title="CUDA fails to start, though the driver works: nvidia_uvm is missing",
+    title="CUDA cannot start (error 999): the nvidia_uvm module is not loaded",
 )
 def uvm_not_loaded(m: Machine) -> Answer:
-    """nvidia-smi needs only the nvidia module; CUDA needs nvidia_uvm too, and cuInit answers 999.
+    """nvidia-smi needs only the nvidia module, but CUDA needs nvidia_uvm too.
 
-    The module is not loaded, or its device node is missing or does not open. torch then says "CUDA
-    unknown error" and blames CUDA_VISIBLE_DEVICES, which is hardly ever the reason. Right after
-    boot a missing node is normal: the first CUDA program makes it, so only a failing cuInit counts.
+    torch says "CUDA unknown error - this may be due to an incorrectly set up environment" and
+    blames CUDA_VISIBLE_DEVICES, which is hardly ever the reason. To check by hand: `lsmod | grep
+    nvidia_uvm` and `ls -l /dev/nvidia-uvm`. A missing device file is normal right after boot: the
+    first CUDA program creates it.
 
-    Cured by loading the module. Where it is loaded, its node opens and CUDA fails all the same,
-    mostly after a suspend, the cause is another: reload the module. To keep it working, set
-    NVreg_PreserveVideoMemoryAllocations=1 and enable nvidia-suspend and nvidia-resume.
+    Look-alikes: if the module is loaded and its device file opens, CUDA mostly broke in a suspend.
+    Reload the module then, and to keep it working set NVreg_PreserveVideoMemoryAllocations=1 and
+    enable the services nvidia-suspend and nvidia-resume.
+
+    Fix: load the module and create its device files.
     """
     libcuda = m.driver.libcuda
     if (
@@ -222,7 +225,9 @@ def uvm_not_loaded(m: Machine) -> Answer:
     code = UNKNOWN if message else need(libcuda.code, "driver.libcuda.code")
     if code != UNKNOWN or libcuda.clean_code == SUCCESS or missing is False:
         return None
+    title = "CUDA cannot start (error 999): /dev/nvidia-uvm cannot be opened"
     return Found(
+        title=title if "nvidia_uvm" in (m.driver.modules or ()) else None,
         evidence=(message or "driver.libcuda.code", "driver.modules", "driver.nodes"),
         sure=missing,
         remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),

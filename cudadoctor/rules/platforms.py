@@ -28,18 +28,21 @@ _OLDEST_GLIBC = Version("2.17")
 
 @rule(
     "wsl-setup",
-    title="WSL does not reach the GPU: {what}",
+    title="WSL cannot reach the GPU: {what}",
 )
 def wsl_setup(m: Machine) -> Answer:
-    """WSL 2 uses the driver of Windows, whose libraries it mounts under /usr/lib/wsl/lib.
+    """WSL 2 uses the Windows driver, whose libraries it mounts under /usr/lib/wsl/lib.
 
-    WSL 1 has no GPU at all. A Linux driver installed inside hides the mounted libraries. Without
-    /dev/dxg it is an old Windows, a nested virtual machine or an old display driver; no libraries
-    mean that Windows has no NVIDIA driver or is updating it. Normal in WSL: no /proc/driver/nvidia,
-    no /dev/nvidia*, no GPU on the PCI bus, a driver number that differs from nvidia-smi's own.
+    A Linux driver installed inside hides these libraries. WSL 1 has no GPU at all. If /dev/dxg is
+    missing, Windows or its display driver is too old, or WSL runs in a nested virtual machine. If
+    the libraries are missing, Windows has no NVIDIA driver or is just updating it.
 
-    Cured on the Windows side: current driver there, `wsl --update`, `wsl --shutdown`. Never install
-    a Linux driver, nor the packages cuda or cuda-drivers, inside WSL.
+    To check by hand: `nvidia-smi` in a Windows terminal, then `ls /dev/dxg /usr/lib/wsl/lib` in
+    WSL. Normal in WSL: no /proc/driver/nvidia, no /dev/nvidia*, no NVIDIA GPU in lspci, and a
+    driver version that differs from nvidia-smi's own.
+
+    Fix: update the driver on Windows, then run `wsl --update` and `wsl --shutdown` there. Never
+    install a Linux driver, cuda or cuda-drivers inside WSL.
     """
     if cuda_works(m) or m.container.kind or not need(m.platform.wsl, "platform.wsl"):
         return None
@@ -63,33 +66,37 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
         return ("this is WSL 1", "platform.wsl", True) if wanted else None
     for package in m.driver.packages or ():
         if is_driver(package):
-            what = f"the Linux driver package {package.name} is installed inside"
+            what = f"the Linux driver package {package.name} is installed in it"
             return what, "driver.packages", True
     known = any(folder in path for folder in (_WINDOWS_LIBRARIES, "/stubs/", "/compat"))
     if path and failed and not known:
-        return f"{path} hides the libcuda of Windows", "driver.libcuda.path", True
+        return f"{path} hides the Windows driver's libcuda", "driver.libcuda.path", True
     if wanted and container.dxg is False:
         return "/dev/dxg is missing", "container.dxg", True
     if wanted and container.wsl_libs is False and not started(m):
-        return "Windows mounts no NVIDIA libraries into it", "container.wsl_libs", True
+        return "the libraries of the Windows driver are missing", "container.wsl_libs", True
     if wanted and container.wsl_libs and libcuda.loads is False:
-        return "the loader does not find the libcuda of Windows", "driver.libcuda.why", True
+        return "the loader does not find the Windows driver's libcuda", "driver.libcuda.why", True
     if failed and libcuda.code != 34 and libcuda.clean_code != 0 and "/compat" not in path:
-        return f"cuInit answers {libcuda.code}", "driver.libcuda.code", False
+        return f"cuInit fails with error {libcuda.code}", "driver.libcuda.code", False
     return None
 
 
-@rule("jetson-build", title="This torch ({torch}) is not built for the Jetson's GPU")
+@rule("jetson-build", title="torch {torch} was not built for the Jetson's GPU")
 def jetson_build(m: Machine, kb: Knowledge) -> Answer:
-    """A Jetson's GPU needs code of its own, which the generic Linux builds for ARM do not have.
+    """The generic torch builds for ARM are for servers or for the CPU, not for a Jetson.
 
-    Up to CUDA 13.0 an Orin (8.7) runs only code made for it, and a Xavier (7.2) likewise; a generic
-    wheel is a CPU build or one for servers, and its kernels end in "no kernel image". From JetPack
-    7.2 on, generic builds of CUDA 13.2 or newer run on an Orin. Thor takes generic cu130 builds,
-    and a DGX Spark is no Jetson.
+    torch says "no kernel image is available for execution on the device", or
+    torch.cuda.is_available() is False. To check by hand: `cat /etc/nv_tegra_release` shows the L4T
+    release, `python -c "import torch; print(torch.version.cuda, torch.cuda.get_arch_list())"` the
+    build.
 
-    Cured by NVIDIA's wheel or container for the board's JetPack. Driver and CUDA packages of the
-    generic repositories do not belong on a Jetson.
+    Up to CUDA 13.0 an Orin (sm_87) runs only code made for it, and so does a Xavier (sm_72). From
+    JetPack 7.2 on, generic builds with CUDA 13.2 or newer run on an Orin. Thor runs generic cu130
+    builds. A DGX Spark is not a Jetson.
+
+    Fix: install NVIDIA's wheel for the board's JetPack, or use NVIDIA's container. Never install
+    the driver or CUDA packages for other computers on a Jetson.
     """
     if not m.platform.jetson or m.torch.installed is False:
         return None
@@ -103,7 +110,7 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
             return None
     return Found(
         evidence=("platform.jetson", "platform.l4t", "torch.build", "torch.archs"),
-        values={"torch": torch.text or torch.version or "of this environment"},
+        values={"torch": torch.text or torch.version or "(version unknown)"},
         remedies=jetson_torch(m, kb),
     )
 
@@ -118,16 +125,19 @@ def _of_the_board(m: Machine, kb: Knowledge) -> OptVersion:
     return next((model.capability for model in models if model is not None), None)
 
 
-@rule("platform-unsupported", title="No build of torch exists for {what}", essential=False)
+@rule("platform-unsupported", title="No torch build exists for {what}", essential=False)
 def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
-    """Nobody publishes a torch wheel for this combination, so pip finds none or a broken one.
+    """PyTorch publishes no wheels for this platform.
 
-    torch's wheels are for 64-bit Python on x86-64 and ARM with glibc, Windows and macOS on Apple
-    silicon. Alpine and other systems with musl, 32-bit Python, other processors and Intel Macs
-    (since torch 2.3) have none. A wheel that asks for a newer GLIBC belongs here as well.
+    pip says "No matching distribution found for torch", or the import fails with "version
+    `GLIBC_2.28' not found". Wheels exist for 64-bit Python on x86-64 and ARM with glibc, on
+    Windows, and on Macs with Apple silicon. There are none for Alpine (musl), 32-bit Python, other
+    processors, or Intel Macs since torch 2.3. To check by hand: `uname -m` and `ldd --version`.
 
-    Told from torch-python-unsupported, where another Python would do, and from torch-index-wrong,
-    where another index has the build. Way out: a container or a system that has builds.
+    Look-alikes: in torch-python-unsupported another Python version is enough, in torch-index-wrong
+    another package index has the build.
+
+    Fix: use a container or a system that has builds.
     """
     torch, imported = m.torch, m.torch.imported
     if torch.installed is None and imported is None and m.look == "report":
@@ -150,13 +160,13 @@ def _unsupported(m: Machine) -> StrPair:
     if need(m.python.bits, "python.bits") == 32:
         return "32-bit Python", "python.bits"
     if machine not in ("x86_64", "amd64", "aarch64", "arm64"):
-        return f"the processor {machine}", "platform.machine"
+        return f"{machine} processors", "platform.machine"
     if system == "Darwin" and machine in ("x86_64", "amd64") and not m.torch.installed:
-        return "Macs with an Intel processor since torch 2.3", "platform.machine"
+        return "Intel Macs (since torch 2.3)", "platform.machine"
     if system != "Linux":
         return "", ""
     if need(m.platform.libc, "platform.libc") == "musl":
-        return "musl, the C library of Alpine", "platform.libc"
+        return "Alpine (musl)", "platform.libc"
     if m.platform.glibc is not None and m.platform.glibc < _OLDEST_GLIBC:
         return f"glibc {m.platform.glibc}", "platform.glibc"
     return "", ""
@@ -166,9 +176,7 @@ def _elsewhere() -> Remedies:
     return by_hand(
         "other-platform",
         "Run torch on a supported platform",
-        (
-            "Use a system that has builds: a Debian or Ubuntu image in a container, such as "
-            "python:3.12-slim, or another computer."
-        ),
+        "Use a system with glibc and a 64-bit Python, for example a container from "
+        "python:3.12-slim, or another computer.",
         "admin",
     )

@@ -222,8 +222,10 @@ def documents(number: int, seed: int, wrong: float = 0.15) -> Iterator[dict[str,
 DIALECTS: tuple[str | None, ...] = (None, "pip", "uv", "conda", "pixi", "docker")
 SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
 KINDS: tuple[str, ...] = tuple(registry.BY_KIND)
-HOSTS = {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "nvidia.github.io"} | {
-    "developer.download.nvidia.com"
+HOSTS = {
+    *("download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "nvidia.github.io"),
+    *("developer.download.nvidia.com", "download.nvidia.com", "mirrors.rpmfusion.org"),
+    "dl.fedoraproject.org",
 }
 PROGRAMS = {
     *("$PYTHON", "python", "python3", "pip", "uv", "conda", "mamba", "micromamba", "pixi"),
@@ -238,6 +240,8 @@ PROGRAMS = {
     *("ulimit", "srun", "bsub", "qsub", "nvidia-cuda-mps-control", "fuser", "grubby"),
     "grep",
     "update-grub",
+    *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
+    *("grub-mkconfig", "grub2-mkconfig"),
 }
 MADE = re.compile(r"python3\.\d+|\.venv-(?:uv|torch[a-z0-9-]*)(/bin/python|\\Scripts\\python\.exe)")
 WORD = re.compile(r"[A-Za-z0-9*.$-][\w.+:/=<>~!,*\\-]*|/[\w./-]+")
@@ -251,6 +255,16 @@ OPTIONS = {
     *("-fsSL", "-o", "-aG", "-I", "-Is", "-l", "-gpu", "-v", "-d", "--create-all", "--device"),
     *("--gpg-auto-import-keys", "--gpus", "--pty", "--rm"),
     *("--now", "-cgi", "-mig", "-srs", "--force-reinstall"),
+    *("--update", "--silent", "--enable", "--add-repo", "--set-enabled", "-e", "-name", "-exec"),
+    *("--allowerasing", "--allow-downgrades", "--auto-agree-with-licenses", "--rebuild"),
+}
+EDITS = {
+    r"s/^\(deb.* main\).*/\1 contrib non-free non-free-firmware/",
+    "s/^Components: main.*/Components: main contrib non-free non-free-firmware/",
+    r"s/^\s*blacklist\s\+nvidia/#&/",
+    r"s/^\s*alias\s\+nvidia\s\+off/#&/",
+    r"s,^\s*install\s\+nvidia\s.*bin/[ft],#&,",
+    *("{}", "+"),
 }
 URL = re.compile(r"[a-z+]+://([^/\s'\"\\]*)", re.I)
 SET = re.compile(
@@ -321,6 +335,8 @@ def _of_command(argv: list[str], where: str, line: str) -> Iterator[Fault]:
         if changes and named and not is_known(named[0].lower()):
             yield Fault("package", where, f"{word!r} in {line}")
         strange = OPTION.fullmatch(word) and word not in OPTIONS
+        if word in EDITS:
+            continue
         if strange or not WORD.fullmatch(word) or not word.isascii():
             yield Fault("word", where, f"{word!r} in {line}")
 

@@ -3,16 +3,17 @@
 Never inside WSL, a container or a Jetson; never a branch that does not support the GPU.
 """
 
+import re
 from functools import partial
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import texts
 from cudadoctor.model.driver_packages import is_driver
-from cudadoctor.model.findings import Edit, Remedies, Remedy
+from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
     family_of,
@@ -20,6 +21,7 @@ from cudadoctor.plan.remedies.process import (
     keeper_of,
     major_of,
     notebook_of,
+    set_variables,
     side_of,
 )
 from cudadoctor.solver.demand import capabilities_of, serves_all
@@ -28,35 +30,47 @@ from cudadoctor.solver.fit import compat_lifts, has_virtual_gpu
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
 _SECURE_BOOT = (
-    "Secure Boot is on: set a password when the installation asks for one, and enrol the key in "
-    "the blue screen at the next start, or the new module will not load."
+    "Secure Boot is on: if the installation asks for a password, choose one and enter it again at "
+    "Enroll MOK in the blue screen during the restart."
 )
-_RUN_FILE = (
-    "The present driver belongs to no package; if it came from a .run file, take it out with "
-    "`nvidia-uninstall` first."
+_RUN_FILE = "No package owns the present driver: it came from a .run file and has to go first."
+_CLOUD = (
+    "On a cloud machine, use the provider's own driver package or image instead if there is one."
 )
-_CLOUD = "On a cloud machine, the provider's own driver package or image comes first."
 _WINDOWS = (
-    "Install the current driver from the NVIDIA App or from nvidia.com/drivers; the CUDA toolkit "
-    "is not needed."
+    "Install the current driver from the NVIDIA App or from nvidia.com/drivers. You do not need "
+    "the CUDA toolkit."
 )
 _JETPACK = (
-    "The driver of a Jetson comes with JetPack: update it with SDK Manager or with the "
-    "board's own apt upgrade, never with a driver for other computers."
+    "This updates within the installed JetPack release. A newer major release (5 to 6, 6 to 7) has "
+    "to be flashed with NVIDIA SDK Manager."
 )
 _VGPU = (
-    "This GPU is a share of one (vGPU): it needs the GRID driver that the provider or the "
-    "hypervisor's administrator hands out, of the same branch as the host's."
+    "This is a virtual GPU (vGPU): it needs NVIDIA's vGPU guest driver (GRID) of the same branch "
+    "as the host's. The cloud provider or the hypervisor's administrator supplies it."
 )
+_OUT_OF_SUPPORT = (
+    "Ubuntu {version} is out of standard support and may not have this branch. If apt does not "
+    "find it, upgrade Ubuntu, or install a torch build for an older driver."
+)
+_SUPPORTED_UBUNTUS = ("22.04", "24.04", "26.04", "26.10")
+_LAST = "Branch {branch} is the last one that supports this GPU."
+_OPEN_ONLY = "This GPU runs with the open kernel modules only."
+_OLDEST = "Branch {branch} is the oldest that is new enough and still gets updates."
+_NO_UPDATES = "Branch {branch} gets no more updates and does not build on the newest kernels."
+_SUPERSEDED_FROM = 580
+"""No branch before it gets updates any more."""
 
 
 def install_driver(m: Machine, kb: Knowledge) -> Remedies:
-    """Install a driver where there is none."""
+    """Install a driver where there is none: one that the installed torch can use, if there is."""
     bounds = _bounds(m, kb)
-    chosen = bounds.highest is not None or bounds.blackwell_or_newer
-    branch = _maintained(bounds.lowest or 0, bounds, kb) if chosen else None
-    title = f"Install NVIDIA driver {branch}" if branch else "Install the NVIDIA driver"
-    return _driver("install-driver", title, m, bounds, branch)
+    floor = kb.oldest_driver(m.torch.cuda, "Linux") if m.torch.cuda else None
+    least = max(bounds.lowest or 0, (floor and floor.driver.branch) or 0)
+    least = least if bounds.highest is None else min(least, bounds.highest)
+    chosen = bounds.highest is not None or bounds.blackwell_or_newer or bounds.data_center
+    branch = _maintained(least, bounds, kb)
+    return _driver("install-driver", m, bounds, Aim(least, branch, free=not chosen))
 
 
 def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> Remedies:
@@ -64,8 +78,8 @@ def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> Remedies:
     bounds = _bounds(m, kb)
     if bounds.highest is not None and branch > bounds.highest:
         return ()
-    wanted = _maintained(max(branch, bounds.lowest or 0), bounds, kb)
-    return _driver("upgrade-driver", f"Install NVIDIA driver {wanted} or newer", m, bounds, wanted)
+    least = max(branch, bounds.lowest or 0)
+    return _driver("upgrade-driver", m, bounds, Aim(least, _maintained(least, bounds, kb)))
 
 
 def open_modules(m: Machine, kb: Knowledge) -> Remedies:
@@ -81,14 +95,44 @@ def proprietary_modules(m: Machine, kb: Knowledge) -> Remedies:
 def _modules(kind: str, m: Machine, kb: Knowledge) -> Remedies:
     """Modules of that kind, of the branch that is installed if it supports the GPUs."""
     bounds = _bounds(m, kb)._replace(open=kind == "open")
-    present = m.driver.version or m.driver.library
-    branch = present.branch if present else bounds.lowest
-    if branch is not None:
-        branch = max(branch, bounds.lowest or 0)
-    if bounds.highest is not None:
-        branch = min(branch or bounds.highest, bounds.highest)
-    title = f"Install the driver with the {kind} kernel modules"
-    return _driver(f"{kind}-modules", title, m, bounds, branch)
+    aim = _present(m, bounds, kb)._replace(open=kind == "open")
+    words = f" with the {kind} kernel modules"
+    return _driver(f"{kind}-modules", m, bounds, aim, words)
+
+
+def one_version(m: Machine, kb: Knowledge) -> Remedies:
+    """The driver's module and its libraries at one version again, where they differ on disk."""
+    bounds, driver = _bounds(m, kb), m.driver
+    built = [package.version for package in driver.packages or () if is_driver(package)]
+    if driver.library and built and all(str(driver.library) in version for version in built):
+        # The packages agree: only the module for this kernel was not built anew.
+        return load_driver(m, "not-built")
+    bounds = bounds._replace(open=bounds.open and driver.flavour != "proprietary")
+    words = ": module and libraries of one version"
+    return _driver("one-driver-version", m, bounds, _present(m, bounds, kb), words)
+
+
+def _present(m: Machine, bounds: "Bounds", kb: Knowledge) -> "Aim":
+    """The branch that is installed, if it supports the GPUs."""
+    found = [version for version in (m.driver.version, m.driver.library) if version]
+    branch = max((version.branch for version in found), default=bounds.lowest)
+    if branch is None:
+        branch = _maintained(0, bounds, kb)
+    branch = max(branch, bounds.lowest or 0)
+    return Aim(branch, branch if bounds.highest is None else min(branch, bounds.highest))
+
+
+class Aim(NamedTuple):
+    """Which driver is to be installed.
+
+    least: the oldest branch that would do. branch: the one to install. free: any from least on is
+    as good, and the distribution may choose. open: it must be the open modules.
+    """
+
+    least: int
+    branch: int
+    free: bool = False
+    open: bool = False
 
 
 class Bounds(NamedTuple):
@@ -134,75 +178,122 @@ def _maintained(least: int, bounds: Bounds, kb: Knowledge) -> int:
 
 def _driver(
     id: str,  # noqa: A002
-    title: str,
     m: Machine,
     bounds: Bounds,
-    branch: OptInt,
+    aim: Aim,
+    words: str = "",
 ) -> Remedies:
     """The step in the way of this machine: by packages, by its vendor's means, or by others."""
     if bounds.highest is not None and bounds.blackwell_or_newer:
         return ()  # Two GPUs that no single driver serves: there is no such driver to install.
-    least = f" of branch {branch} or newer" if branch else ""
     where, side = keeper_of(m), side_of(m)
+    newer = "" if aim.branch == bounds.highest else " or newer"
+    title = f"Install NVIDIA driver {aim.branch}{newer}{words}"
     step = partial(Remedy, id=id, title=title)
-    if side == "macos":
-        return ()
+    if side == "macos" or notebook_of(m):
+        return ()  # A notebook's service provides the driver.
     if side == "wsl":
-        text = f"{_WINDOWS} No driver belongs inside WSL."
-        return (step(title=f"{title} on Windows", where="windows", manual=text),)
+        commands, text = _argvs("wsl.exe --shutdown"), f"{_WINDOWS} Then restart WSL."
+        title = f"{title} on Windows, never inside WSL"
+        return (step(title=title, where="windows", commands=commands, manual=text),)
     if side == "windows":
-        text = f"{_WINDOWS} It must be{least}." if least else _WINDOWS
-        return (step(needs_root=True, manual=text),)
+        return (step(needs_root=True, manual=_WINDOWS),)
     if side == "jetson":
-        own, title = where == "here", "Update JetPack"
-        return (step(title=title, where=where, needs_root=own, reboot=own, manual=_JETPACK),)
+        own = where == "here"
+        commands = _argvs("apt-get update; apt-get dist-upgrade -y")
+        fields: Json = {"needs_root": True, "reboot": own, "commands": commands}
+        fields |= {"tool": "apt", "note": _JETPACK}
+        return (step(title="Update JetPack", where=where, **fields),)
     if side != "dgx" and has_virtual_gpu(m):
-        return (step(where="admin", manual=_VGPU),)
+        return (step(title="Install the vGPU guest driver", where="admin", manual=_VGPU),)
     if side in ("dgx", "linux"):
-        return (Remedy(id=id, needs_root=True, reboot=True, **_fields(title, m, bounds, branch)),)
+        return (Remedy(id=id, needs_root=True, reboot=True, **_fields(m, bounds, aim, words)),)
+    if where == "host" and _UBUNTUS_KERNEL.search(m.platform.kernel or ""):
+        host = replace(m, platform=replace(m.platform, distro="ubuntu", distro_version=None))
+        fields = _recipe(host, bounds, aim._replace(free=False))
+        fields["note"] = f"The kernel {m.platform.kernel} is Ubuntu's, so the host runs Ubuntu."
+        fields["title"] = f"Install NVIDIA driver {aim.branch}{words} on the host"
+        del fields["exact"]
+        return (Remedy(id=id, where=where, needs_root=True, reboot=True, **fields),)
     who = "whoever runs the host" if where == "host" else "the administrator of this machine"
     text = (
-        f"Ask {who} for an NVIDIA driver{least}: it belongs to the host and cannot be changed "
-        "from in here."
+        f"Ask {who} for NVIDIA driver {aim.branch}{newer}: it belongs to the host and cannot be "
+        "changed from in here."
     )
     return (step(title=f"{title} on the host", where=where, manual=text),)
 
 
-def _fields(title: str, m: Machine, bounds: Bounds, branch: OptInt) -> Json:
+_UBUNTUS_KERNEL = re.compile(r"-\d+-(generic|lowlatency|aws|azure|gcp|gke|oracle|nvidia)")
+
+
+def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
     """What the step of a Linux of one's own consists of."""
     if side_of(m) == "dgx":
         # DGX OS is an Ubuntu; NVIDIA's software for DGX also comes for Red Hat's systems.
-        update = "apt-get update; apt-get full-upgrade"
+        update = "apt-get update; apt-get full-upgrade -y"
         if family_of(m) in ("rhel", "fedora"):
-            update = "dnf upgrade --refresh"
-        return {"title": f"{title} by the DGX system's own update", **_by(_argvs(update))}
-    fields, here = _recipe(m, bounds, branch), m.platform
-    focal = branch and (here.distro, here.distro_version) == ("ubuntu", "20.04")
+            update = "dnf upgrade -y --refresh"
+        return {"title": "Update this DGX, the NVIDIA driver included", **_by(_argvs(update))}
+    fields, here, run_file = _recipe(m, bounds, aim), m.platform, from_run_file(m)
+    unsupported = here.distro == "ubuntu" and here.distro_version not in _SUPPORTED_UBUNTUS
     notes = (
+        _reason(bounds, aim, exact=fields.pop("exact")),
         fields["note"],
-        _FOCAL if focal else None,
-        _CLOUD if is_cloud(m) else None,
+        _OUT_OF_SUPPORT.format(version=here.distro_version)
+        if unsupported and here.distro_version
+        else None,
+        _RUN_FILE if run_file else None,
         _SECURE_BOOT if here.secure_boot else None,
-        _RUN_FILE if m.driver.installed and m.driver.packages == () else None,
+        _CLOUD if is_cloud(m) else None,
     )
-    return {"title": title, **fields, "note": " ".join(filter(None, notes)) or None}
+    if run_file and fields["commands"]:
+        fields["commands"] = (("nvidia-uninstall", "--silent"), *fields["commands"])
+    title = fields.pop("title") + words
+    return {**fields, "title": title, "note": " ".join(filter(None, notes)) or None}
 
 
-_FOCAL = (
-    "Ubuntu 20.04 is past its standard support and gets no new branches of the driver: where the "
-    "package is not found, take a newer Ubuntu, or the build of torch for the present driver."
-)
+def from_run_file(m: Machine) -> bool:
+    """Whether the driver that is installed belongs to no package."""
+    return bool(m.driver.installed and m.driver.packages == () and family_of(m) != "nixos")
+
+
+def _reason(bounds: Bounds, aim: Aim, *, exact: bool) -> OptStr:
+    """Why this branch, where a reader would wonder."""
+    if aim.branch == bounds.highest:
+        ended = _LAST if aim.branch >= _SUPERSEDED_FROM else f"{_LAST} {_NO_UPDATES}"
+        return ended.format(branch=aim.branch)
+    if bounds.blackwell_or_newer:
+        return _OPEN_ONLY
+    return _OLDEST.format(branch=aim.branch) if exact and aim.branch > aim.least else None
+
+
 _AMAZON_WITH_DNF = 2022
 _NO_MODULES_FROM = 10  # RHEL 10 and its kin have no package modules (streams) any more.
+_KEPLERS_BRANCH = 470
+_OWN_OF_DEBIAN = {11: 470, 12: 535, 13: 550}
+"""The driver's branch in each release of Debian itself."""
+_COMPONENTS = (
+    (
+        *("find", "/etc/apt", "-name", "sources.list", "-exec", "sed", "-i"),
+        *(r"s/^\(deb.* main\).*/\1 contrib non-free non-free-firmware/", "{}", "+"),
+    ),
+    (
+        *("find", "/etc/apt", "-name", "debian.sources", "-exec", "sed", "-i"),
+        *("s/^Components: main.*/Components: main contrib non-free non-free-firmware/", "{}", "+"),
+    ),
+)
+"""Opens the parts of Debian that are not free, in whichever of its two kinds of files."""
 
 
 class System(Struct, frozen=True):
     """What a distribution uses; "" where it is not known (see driver_steps.toml)."""
 
-    remove: str = "apt-get remove"
+    repository: str = ""
+    remove: str = ""
     boot_image: str = ""
+    grub: str = ""
     enrol: str = ""
-    rebuild: str = ""
+    downgrade: str = ""
     compat: bool = False
 
 
@@ -212,12 +303,26 @@ class Recipe(Struct, frozen=True):
     system: str = ""
     modules: OptStr = None
     branched: OptBool = None
+    source: bool = False
+    components: bool = False
     commands: str = ""
     note: str = ""
     file: str = ""
     line: str = ""
+    mode: Literal["by hand", "write"] = "write"
+    title: str = ""
     tool: str = ""
     manual: OptStr = None
+
+
+class Build(Struct, frozen=True):
+    """How a module for the running kernel comes about (see driver_steps.toml). family: "" any."""
+
+    format: str
+    commands: str
+    family: str = ""
+    restart: bool = False
+    note: OptStr = None
 
 
 class Load(Struct, frozen=True):
@@ -229,6 +334,7 @@ class Load(Struct, frozen=True):
     commands: str = ""
     file: str = ""
     what: str = ""
+    mode: Literal["by hand", "write"] = "write"
     tool: OptStr = None
     manual: OptStr = None
     note: OptStr = None
@@ -238,8 +344,11 @@ class Table(Struct, frozen=True):
     """All of driver_steps.toml."""
 
     notes: dict[str, str]
+    repositories: dict[str, str]
+    crb: dict[str, str]
     systems: dict[str, System]
     recipes: tuple[Recipe, ...]
+    builds: tuple[Build, ...]
     loads: tuple[Load, ...]
 
 
@@ -251,22 +360,83 @@ def _system_of(m: Machine) -> str:
     family, release = str(family_of(m)), major_of(m) or 0
     if family == "amazon" and release < _AMAZON_WITH_DNF:
         return "amazon-2"
-    if family == "rhel" and release >= _NO_MODULES_FROM:
-        return "rhel-10"
     own = m.platform.distro
-    return own if family == "arch" and own in ("manjaro", "endeavouros") else family
+    if family == "arch" and own in ("manjaro", "endeavouros", "cachyos"):
+        return str(own)
+    return family
 
 
 def _system(m: Machine) -> System:
     return _TABLE.systems.get(_system_of(m), System())
 
 
-def _argvs(text: str, **words: object) -> tuple[Strings, ...]:
-    """The commands in a text that separates them by semicolons, filled in word by word."""
-    argvs = (
-        filter(None, (word.format(**words) for word in argv.split())) for argv in text.split(";")
+def _names(m: Machine) -> Strings:
+    """The names of the driver's packages."""
+    return tuple(package.name for package in m.driver.packages or () if is_driver(package))
+
+
+def _rows_for(m: Machine, bounds: Bounds, aim: Aim) -> str:
+    """Whose rows of the recipes install this driver here."""
+    system, release, names = _system_of(m), major_of(m) or 0, _names(m)
+    kepler = aim.branch == _KEPLERS_BRANCH
+    if system == "debian":
+        if _debians_own(m, bounds, aim):
+            return "debian-own"
+        if release in _OWN_OF_DEBIAN and release < _LAST_DEBIAN_WITH_470:
+            return "debian-old"
+        if kepler:
+            return "debian-470" if release == _LAST_DEBIAN_WITH_470 else "no-470"
+        return system
+    if kepler and (system == "amazon" or (system == "rhel" and release > _LAST_RHEL_WITH_470)):
+        return "no-470"
+    if system == "rhel" and release >= _NO_MODULES_FROM:
+        return "rhel-10"
+    if system == "fedora" and any(name in _OF_NVIDIA for name in names):
+        return "fedora-nvidia"
+    if system == "suse" and (kepler or _flavour(m) != "default"):
+        return "suse-470" if kepler else "suse-flavour"
+    return "arch" if system == "endeavouros" else system
+
+
+def _debians_own(m: Machine, bounds: Bounds, aim: Aim) -> OptInt:
+    """The branch of the driver in this release of Debian, where that one will do."""
+    own = _OWN_OF_DEBIAN.get(major_of(m) or 0) if m.platform.distro == "debian" else None
+    present = m.driver.version or m.driver.library
+    # Modules of an old branch do not build for a kernel that is not of this release.
+    plain = re.fullmatch(
+        r"[\d.]+(-\d+|\+deb\d+)(-cloud)?-\w+", m.platform.kernel or "6.1.0-40-amd64"
     )
-    return tuple(filter(None, map(tuple, argvs)))
+    if own is None or plain is None or aim.open or has_nvidias_repository(m):
+        return None
+    if present and present.branch > own and not from_run_file(m):
+        return None  # The present driver is of another source, which would bring it back.
+    least, most = max(aim.least, bounds.lowest or 0), bounds.highest or own
+    return own if least <= own <= most else None
+
+
+_LAST_DEBIAN_WITH_470, _LAST_RHEL_WITH_470 = 12, 8
+_OF_NVIDIA = ("nvidia-open", "cuda-drivers", "kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms")
+
+
+def has_nvidias_repository(m: Machine) -> bool:
+    """Whether a package shows that NVIDIA's own repository is set up here."""
+    starts = ("nvidia-driver-pinning", "nvidia-open-", "cuda-drivers-", "cuda-compat-")
+    every = [package.name for package in m.driver.packages or ()]
+    return family_of(m) not in ("arch", "suse") and any(
+        name in _OF_NVIDIA or name.startswith(starts) for name in every
+    )
+
+
+def _flavour(m: Machine) -> str:
+    """The flavour of SUSE's kernel: 6.4.0-150600.23.73-default."""
+    flavour = (m.platform.kernel or "").rpartition("-")[2]
+    return flavour if flavour in ("azure", "longterm", "64kb", "rt") else "default"
+
+
+def _argvs(text: str, **words: object) -> tuple[Strings, ...]:
+    """The commands in a text that separates them by semicolons, with the words filled in."""
+    filled = text.format(**words) if words else text
+    return tuple(filter(None, (tuple(argv.split()) for argv in filled.split(";"))))
 
 
 def _by(argvs: tuple[Strings, ...], note: OptStr = None, *edits: Edit) -> Json:
@@ -275,56 +445,178 @@ def _by(argvs: tuple[Strings, ...], note: OptStr = None, *edits: Edit) -> Json:
     return {"commands": argvs, "tool": tool, "note": note, "edits": edits}
 
 
-def _rebuild_modules(m: Machine) -> tuple[Strings, ...]:
-    """The commands that build the driver's modules for the running kernel, with its headers.
+def _headers(m: Machine) -> str:
+    """The package of the running kernel's headers; of the newest kernel where that is unknown."""
+    kernel, family = m.platform.kernel or "", family_of(m)
+    if family == "debian":
+        kind = "proxmox-headers" if kernel.endswith("-pve") else "linux-headers"
+        arch = "arm64" if m.platform.machine == "aarch64" else "amd64"
+        return f"{kind}-{kernel or arch}"
+    if family == "ubuntu":
+        return f"linux-headers-{kernel or 'generic'}"
+    if family == "arch":
+        return f"{_arch_kernel(m)}-headers"
+    name = "kernel-uek" if "uek" in kernel else "kernel"
+    if kernel.endswith("+64k"):
+        name, kernel = "kernel-64k", kernel.removesuffix("+64k")
+    elif family == "amazon" and (series := re.match(r"6\.(?!1\.)\d+", kernel)):
+        name = f"kernel{series[0]}"
+    return f"{name}-devel-{kernel}".rstrip("-")
 
-    Empty where only its own system knows how: then a sentence stands in their place.
-    """
-    own, family = f"-{m.platform.kernel}" if m.platform.kernel else "", family_of(m)
-    release = own or ("-generic" if family == "ubuntu" else "")
-    argvs = _argvs(_system(m).rebuild, release=release, headers=_debian_headers(m, own))
-    if family == "suse":
-        names = (package.name for package in m.driver.packages or ())
-        modules = [name for name in names if "-kmp-" in name]
-        return ((*argvs[0], *modules),) if modules else ()
-    return argvs if family != "arch" or m.platform.distro == "arch" else ()
 
-
-def _debian_headers(m: Machine, release: str = "") -> str:
-    """The package of headers: of that very kernel, or of the newest of its flavour."""
-    arch = "arm64" if m.platform.machine == "aarch64" else "amd64"
+def _arch_kernel(m: Machine) -> str:
+    """The package of Arch's running kernel."""
     kernel = m.platform.kernel or ""
-    if kernel.endswith("-pve"):
-        return f"proxmox-headers{release}" if release else "proxmox-default-headers"
-    cloud = "cloud-" if "-cloud-" in kernel else ""
-    return f"linux-headers{release}" if release else f"linux-headers-{cloud}{arch}"
+    kinds = (kind for kind in ("lts", "zen", "hardened", "rt") if f"-{kind}" in kernel)
+    return "-".join(("linux", *[*kinds][:1]))
 
 
-def _recipe(m: Machine, bounds: Bounds, branch: OptInt) -> Json:
-    """How this distribution installs a driver of that branch (None: the one of its choice)."""
-    kernel, stream = ("open", "open") if bounds.open else ("proprietary", "dkms")
-    newest = "open-dkms" if bounds.open else "latest-dkms"
-    words = {
-        "branch": branch,
-        "dash": f"-{branch}" if branch else "",
+def _words(m: Machine) -> dict[str, str]:
+    """What the running system fills in; "" for what is not known."""
+    machine, release = m.platform.machine or "", major_of(m)
+    kernel, headers = _arch_kernel(m), _headers(m)
+    drivers = {"linux": "nvidia-open", "linux-lts": "nvidia-open-lts"}
+    keys = (
+        f"{m.platform.distro}-{m.platform.distro_version}",
+        f"{m.platform.distro}",
+        f"{family_of(m)}-{release}",
+    )
+    crb = (f"{m.platform.distro}-{release}", f"{release}")
+    return {
+        "headers": headers,
+        "extra": headers.replace("-devel", "-modules-extra"),
+        "driver": drivers.get(kernel, f"nvidia-open-dkms {kernel}-headers"),
+        "flavour": _flavour(m),
+        "release": m.platform.kernel or "",
+        "kmps": " ".join(name for name in _names(m) if "-kmp-" in name),
+        "prebuilt": _prebuilt(m),
+        "update": "dup" if m.platform.distro == "opensuse-tumbleweed" else "update",
+        "arch": {"aarch64": "sbsa", "x86_64": "x86_64"}.get(machine, ""),
+        "major": str(release or ""),
+        "repository": next((found for key in keys if (found := _TABLE.repositories.get(key))), ""),
+        "crb": next((found for key in crb if (found := _TABLE.crb.get(key))), "").format(
+            machine=machine
+        ),
+    }
+
+
+_NEEDS_REPOSITORY = (
+    "First set up NVIDIA's package repository for this distribution, as NVIDIA's driver "
+    "installation guide describes (docs.nvidia.com/datacenter/tesla/driver-installation-guide)."
+)
+
+
+def _repository(m: Machine, words: dict[str, str]) -> tuple[Strings, ...]:
+    """The commands that set up where the driver comes from; () where a word for it is missing."""
+    text = _system(m).repository
+    needed = [name for name in ("repository", "arch", "major") if f"{{{name}}}" in text]
+    suse_on_arm = family_of(m) == "suse" and words["arch"] == "sbsa"
+    if not all(words[name] for name in needed) or suse_on_arm:
+        return ()
+    return _argvs(text, **words)
+
+
+def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
+    """How this distribution installs a driver of that branch."""
+    kernel, rows = "open" if bounds.open else "proprietary", _rows_for(m, bounds, aim)
+    words = _words(m) | {
+        "branch": f"{aim.branch}",
+        "dash": f"-{aim.branch}",
         "kernel": kernel,
         "server": "-server" if bounds.data_center else "",
-        "gpgpu": "--gpgpu" if bounds.data_center else "",
-        "headers": _debian_headers(m),
-        "stream": f"{branch}-{stream}" if branch else newest,
-        "least": f" of branch {branch} or newer" if branch else "",
+        "stream": f"{aim.branch}-{'open' if bounds.open else 'dkms'}",
+        "least": f" {aim.branch}{'' if aim.branch == bounds.highest else ' or newer'}",
+        "own": f"{_debians_own(m, bounds, aim)}",
     }
     row = next(
         row
         for row in _TABLE.recipes
-        if row.system in (_system_of(m), "")
+        if row.system in (rows, "")
         and row.modules in (None, kernel)
-        and row.branched in (None, branch is not None)
+        and row.branched in (None, not aim.free)
     )
-    edits = (Edit(file=row.file, what=row.line.format(**words)),) if row.file else ()
-    fields = _by(_argvs(row.commands, **words), _TABLE.notes.get(row.note), *edits)
+    note = _TABLE.notes.get(row.note)
+    before: tuple[Strings, ...] = _COMPONENTS if row.components and not _names(m) else ()
     manual = row.manual and row.manual.format(**words)
-    return fields | {"manual": manual, "tool": row.tool or fields["tool"]}
+    if row.source and not _has_source(m):
+        setup = _repository(m, words)
+        manual = manual if setup else _NEEDS_REPOSITORY
+        before += setup
+    exact = any(f"{{{word}}}" in row.commands for word in ("branch", "dash", "stream"))
+    argvs = (*before, *_replaced(m, rows), *_argvs(row.commands, **words))
+    present = m.driver.version
+    if row.source and present and present.branch > aim.branch:
+        argvs += _argvs(_system(m).downgrade)
+    edits = (Edit(file=row.file, what=row.line.format(**words), mode=row.mode),) * bool(row.file)
+    fields = _by(argvs, note, *edits)
+    only = exact or aim.branch == bounds.highest
+    title = f"Install NVIDIA driver {aim.branch}{'' if only else ' or newer'}"
+    if row.branched is False or row.title:
+        title = row.title.format(**words) or "Install the NVIDIA driver"
+    return fields | {
+        "title": title,
+        "exact": exact,
+        "manual": manual,
+        "tool": row.tool or fields["tool"],
+    }
+
+
+def _has_source(m: Machine) -> bool:
+    """Whether the driver that is installed came from the repository that a recipe would set up."""
+    if family_of(m) == "fedora":
+        return any(name.startswith(("akmod-nvidia", "xorg-x11-drv-nvidia")) for name in _names(m))
+    if family_of(m) == "suse":
+        return any("-G0" in name for name in _names(m))
+    return has_nvidias_repository(m)
+
+
+def _replaced(m: Machine, rows: str) -> tuple[Strings, ...]:
+    """SUSE's packages of another generation go first: zypper does not mix them."""
+    new = {"suse-470": "G05"}.get(rows, "")
+    old = [name for name in _names(m) if re.search(r"G0\d", name) and new not in name]
+    return ((*_system(m).remove.split(), *old),) if rows.startswith("suse") and old else ()
+
+
+_PREBUILT = re.compile(r"linux-modules-nvidia-(\d{3}(?:-server)?(?:-open)?)-")
+
+
+def _prebuilt(m: Machine) -> str:
+    """Branch and flavour of Ubuntu's prebuilt modules, as their packages' names say them."""
+    found = (_PREBUILT.match(name) for name in _names(m))
+    return next((match[1] for match in found if match), "")
+
+
+def _format(m: Machine) -> str:
+    """In which form the driver's module comes, by its packages; else as the system usually has it.
+
+    Empty where only its own system knows how to build it.
+    """
+    names, family, system = _names(m), family_of(m), _system_of(m)
+    if system in ("nixos", "other", "amazon-2"):
+        return ""
+    if _prebuilt(m) and m.platform.kernel:
+        return "prebuilt"
+    if any(name.startswith("akmod-nvidia") for name in names):
+        return "akmods"
+    if m.driver.dkms or any("dkms" in name for name in names):
+        return "dkms"
+    if any(re.match(r"kmod-nvidia(-\d|$)", name) for name in names):
+        return "precompiled"
+    if family == "suse" and any("-kmp-" in name for name in names):
+        return "kmp"
+    return {"fedora": "akmods", "arch": "arch", "suse": "suse"}.get(family, "dkms")
+
+
+def _built(m: Machine) -> Json:
+    """The fields of a step that gets a module for the running kernel and loads it."""
+    kind, family = _format(m), family_of(m)
+    rows = (row for row in _TABLE.builds if row.format == kind and row.family in (family, ""))
+    row = next(rows, None)
+    if row is None:
+        return {"reboot": True}
+    commands = _argvs(row.commands, **_words(m))
+    load = () if row.restart else _argvs("modprobe nvidia; modprobe nvidia_uvm")
+    return {"commands": commands + load, "reboot": row.restart, "note": row.note, "manual": None}
 
 
 def load_driver(m: Machine, reason: Reason) -> Remedies:
@@ -336,44 +628,185 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
         return load("modprobe nvidia")
     if reason == "modprobe":
         return load("modprobe nvidia; modprobe nvidia_uvm")
-    family, known = family_of(m), (reason, "")
+    family, known, system = family_of(m), (reason, ""), _system(m)
     rows = (row for row in _TABLE.loads if row.reason in known and row.family in (family, ""))
     row = next(rows)
-    files: Strings = (row.file,) if row.file else ()
-    commands = _argvs(row.commands.format(**asdict(_system(m))))
+    edits = (Edit(file=row.file, what=row.what, mode=row.mode),) * bool(row.file)
+    commands = _argvs(row.commands, **asdict(system))
+    fields: Json = {"reboot": True, "commands": commands, "edits": edits}
+    fields |= {"note": row.note} if commands else {"manual": row.manual}
     if row.reason == "not-built":
-        commands = _rebuild_modules(m)
-        if commands and family != "arch":
-            commands += _argvs("modprobe nvidia")
-    elif row.reason == "blacklisted":
-        files = m.driver.blacklisted_by or ()
+        fields |= {"manual": row.manual} | _built(m)
+    elif row.reason == "blacklisted" and m.driver.blacklisted_by:
+        fields |= _unblocked(m, m.driver.blacklisted_by)
     return (
         Remedy(
             id="load-driver",
             title=row.title.format(kernel=m.platform.kernel or "in use"),
             needs_root=True,
-            reboot=("modprobe", "nvidia") not in commands,
-            commands=commands,
-            manual=None if (files if row.reason == "blacklisted" else commands) else row.manual,
-            edits=tuple(Edit(file=file, what=row.what) for file in files),
             tool=row.tool,
-            note=row.note,
+            **fields,
         ),
     )
+
+
+_COMMENTED_OUT = (
+    *("-e", r"s/^\s*blacklist\s\+nvidia/#&/", "-e", r"s/^\s*alias\s\+nvidia\s\+off/#&/"),
+    *("-e", r"s,^\s*install\s\+nvidia\s.*bin/[ft],#&,"),
+)
+"""What sed does to the lines that keep the module from loading."""
+
+
+def _unblocked(m: Machine, files: Strings) -> Json:
+    """The fields of a step that takes the module off the blacklists in these files."""
+    commands: list[Strings] = []
+    edits, system = [], _system(m)
+    for file in files:
+        name = file.rpartition("/")[2]
+        if file == "/proc/cmdline":
+            what = "Take nvidia out of modprobe.blacklist= and module_blacklist=."
+            edits.append(Edit(file="/etc/default/grub", what=what))
+            commands += _argvs(system.grub)
+        elif file.startswith("/etc/"):
+            commands.append(("sed", "-i", *_COMMENTED_OUT, file))
+        elif family_of(m) == "ubuntu" and name == "blacklist-nvidia.conf":
+            commands.append(("prime-select", "on-demand"))  # prime-select wrote it
+        else:
+            # A file of that name under /etc takes the place of one that belongs to a package.
+            what = f"# replaces {file}"
+            edits.append(Edit(file=f"/etc/modprobe.d/{name}", what=what, mode="write"))
+    commands += _argvs(system.boot_image)
+    return {"commands": tuple(commands), "edits": tuple(edits), "manual": None}
+
+
+def hmm_off(m: Machine) -> Remedies:
+    """Switch HMM off in the module nvidia_uvm."""
+    line = "options nvidia_uvm uvm_disable_hmm=1"
+    note = "torch does not need HMM. A newer kernel or driver branch may fix it too."
+    title = "Turn HMM off in the nvidia_uvm module"
+    (step,) = _root(m, "hmm-off", title, _system(m).boot_image, reboot=True, note=note)
+    if step.manual:
+        return (step,)
+    edit = Edit(file="/etc/modprobe.d/nvidia-uvm-hmm.conf", what=line, mode="write")
+    return (replace(step, edits=(edit,)),)
+
+
+def libcuda_away(m: Machine, path: str) -> Remedies:
+    """Keep the loader from finding that libcuda: take its package out, or find what brought it."""
+    step = partial(Remedy, id="libcuda-away", title="Remove the other libcuda")
+    compat = re.search(r"/cuda-(\d+)\.(\d+)/compat", path)
+    package = f"cuda-compat-{compat[1]}-{compat[2]}" if compat else ""
+    boxed, system = bool(m.container.kind), _system(m)
+    if system.remove and package in {found.name for found in m.driver.packages or ()}:
+        out = ((*system.remove.split(), package), ("ldconfig",))
+        where: Where = "container" if boxed else "here"
+        return (step(where=where, needs_root=True, commands=out),)
+    tool = system.remove.partition(" ")[0]
+    asks = {"apt-get": ("dpkg", "-S"), "pacman": ("pacman", "-Qo")}.get(tool, ("rpm", "-qf"))
+    title = "Find out what installed the other libcuda"
+    text = (
+        "Remove the package or the line of /etc/ld.so.conf.d that brings it, then run `ldconfig` "
+        "as root. Do not delete the file by hand."
+    )
+    if not path.startswith("/") or m.redacted:
+        text = f"`ldconfig -p | grep libcuda` shows the file. {text}"
+        return (step(title=title, risk=Risk.PROCESS, manual=text),)
+    folder = path.rpartition("/")[0]
+    commands: list[Strings] = [(*asks, path)]
+    if not _USUAL_FOLDER.fullmatch(folder):
+        commands.append(("grep", "-rl", folder, "/etc/ld.so.conf.d"))
+    else:
+        text = (
+            "If a package owns the file, remove that package. If none does, it is a leftover copy: "
+            "move it and the other libcuda files beside it to another folder, then run `ldconfig` "
+            "as root."
+        )
+    return (step(title=title, risk=Risk.PROCESS, commands=tuple(commands), manual=text),)
+
+
+_USUAL_FOLDER = re.compile(r"(/usr)?(/local)?/lib(32|64)?(/\w+-linux-gnu)?")
+"""A folder that the loader searches for good reason: it must stay in its configuration."""
+
+
+def reload_driver(m: Machine) -> Remedies:
+    """Load the module that is on disk in place of the loaded one, without a reboot."""
+    if keeper_of(m) != "here" or side_of(m) in ("windows", "macos"):
+        return ()
+    known = m.driver.modules if "nvidia" in (m.driver.modules or ()) else None
+    order = ("nvidia_fs", "nvidia_peermem", "nvidia_uvm", "nvidia_drm", "nvidia_modeset")
+    loaded = [name for name in order if name in (order[2:] if known is None else known)]
+    out = ("modprobe", "-r", *loaded, "nvidia")
+    note = (
+        "Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the "
+        "programs."
+    )
+    start = _argvs("modprobe nvidia; modprobe nvidia_uvm")
+    commands = (*_argvs("systemctl stop nvidia-persistenced"), out, *start)
+    title = "Reload the driver without a restart"
+    step = Remedy(id="reload-driver", title=title, needs_root=True, commands=commands, note=note)
+    return (step,)
+
+
+_LIBCUDA = {
+    "debian": ("apt-get", "libcuda1={version}-*"),
+    "rhel": ("dnf", "nvidia-driver-cuda-{version}"),
+    "amazon": ("dnf", "nvidia-driver-cuda-{version}"),
+    "suse": ("zypper", "nvidia-compute-utils-{generation}={version}"),
+}
+
+
+def install_libcuda(m: Machine) -> Remedies:
+    """The package with libcuda, of exactly the loaded module's version."""
+    if keeper_of(m) != "here":
+        return ()
+    family, names, version = family_of(m), _names(m), m.driver.version
+    step = partial(Remedy, id="install-libcuda", title="Install the driver's CUDA library")
+    generation = next((found[0] for name in names if (found := re.search(r"G0\d", name))), "G06")
+    server = "-server" if any("-server" in name for name in names) else ""
+    pair = _LIBCUDA.get(_system_of(m))
+    if family == "nixos":
+        return set_variables(
+            "libcuda-of-nixos",
+            "Point to NixOS's driver",
+            {"LD_LIBRARY_PATH": "/run/opengl-driver/lib"},
+        )
+    if family == "fedora":
+        fusion = next((name for name in names if name.startswith("akmod-nvidia")), None)
+        own = fusion and fusion.replace("akmod-", "xorg-x11-drv-") + "-cuda"
+        pair = ("dnf", own or "nvidia-driver-cuda-{version}")
+    if family == "ubuntu" and version:
+        bare = names and not any(f"-{version.branch}" in name for name in names)
+        suffix = "" if bare else f"-{version.branch}{server}"
+        pair = ("apt-get", f"libnvidia-compute{suffix} nvidia-utils{suffix}")
+    if family == "arch":
+        note = "Arch installs it together with all updates, and so a new module too."
+        commands = _argvs("pacman -Syu nvidia-utils")
+        return (step(needs_root=True, reboot=True, commands=commands, tool="pacman", note=note),)
+    if pair is None or ("{version}" in pair[1] and version is None):
+        text = (
+            "Install the package of this distribution that holds libcuda.so.1, in the version of "
+            f"the loaded module ({version or 'shown in /proc/driver/nvidia/version'})."
+        )
+        return (step(needs_root=True, manual=text),)
+    tool, packages = pair
+    update = _argvs("apt-get update") if tool == "apt-get" else ()
+    words = packages.format(version=version, generation=generation).split()
+    return (step(needs_root=True, **_by((*update, (tool, "install", "-y", *words)))),)
 
 
 def reboot(m: Machine) -> Remedies:
     """Restart what runs the driver."""
     step, side = partial(Remedy, id="reboot"), side_of(m)
     if notebook_of(m):
-        text = "Disconnect and delete the runtime in the notebook's menu, then connect to another."
-        return (step(title="Take a fresh runtime", manual=text),)
+        text = "In the notebook's menu, disconnect and delete the runtime, then connect again."
+        return (step(title="Get a fresh runtime", manual=text),)
     if side == "wsl":
-        commands, note = _argvs("wsl.exe --shutdown"), "It ends everything that runs in WSL."
+        commands, note = _argvs("wsl.exe --shutdown"), "This ends everything that runs in WSL."
         return (step(title="Restart WSL", where="windows", commands=commands, note=note),)
     if side in ("windows", "macos"):
-        return (step(title="Restart the computer", reboot=True, manual="Restart."),)
-    title = "Reboot the host" if keeper_of(m) == "host" else "Reboot"
+        title = "Restart the computer"
+        return (step(title=title, reboot=True, manual=f"{title}."),)
+    title = "Restart the host" if keeper_of(m) == "host" else "Restart the machine"
     return _root(m, "reboot", title, "systemctl reboot", reboot=True)
 
 
@@ -384,10 +817,10 @@ def reload_uvm(m: Machine) -> Remedies:
     nodes, step = "nvidia-modprobe -u -c 0", partial(_root, m, "reload-uvm")
     opens = any(node.path == "/dev/nvidia-uvm" and not node.errno for node in m.driver.nodes or ())
     if not opens or "nvidia_uvm" not in (m.driver.modules or ()):
-        return step("Load the nvidia_uvm module and make its device nodes", nodes)
+        return step("Load the nvidia_uvm module and create its device nodes", nodes)
     note = (
-        "End all CUDA programs first; where the module is in use, `fuser -v /dev/nvidia-uvm` "
-        "names the process that holds it."
+        "Stop all CUDA programs first: `fuser -v /dev/nvidia-uvm` lists the processes that still "
+        "hold the module."
     )
     commands = f"modprobe -r nvidia_uvm; modprobe nvidia_uvm; {nodes}"
     return step("Reload the nvidia_uvm module", commands, note=note)
@@ -399,11 +832,11 @@ def reset_gpu(m: Machine, index: int) -> Remedies:
     if side in ("wsl", "jetson", "macos"):
         return ()
     if side == "windows":
-        text = "Restart the computer; that resets the GPU as well."
+        text = "Restart the computer: that resets the GPU too."
         return (Remedy(id="reset-gpu", title=title, reboot=True, manual=text),)
     note = (
-        "Only while nothing uses the GPU. GPUs that NVLink joins are reset together, or by a "
-        "reboot."
+        "Works only while nothing uses the GPU. GPUs that NVLink connects are reset together or by "
+        "a restart."
     )
     return _root(m, "reset-gpu", title, f"nvidia-smi --gpu-reset -i {index}", note=note)
 
@@ -422,8 +855,8 @@ def fabric_manager(m: Machine) -> tuple[Strings, ...]:
     start = ("systemctl", *(("restart",) if fabric.manager == "active" else ("enable", "--now")))
     if fabric.version is not None and fabric.version == driver:
         return ((*start, service),)
-    tool = _system(m).remove.split()[0]
-    if driver is None or tool not in ("apt-get", "dnf", "zypper"):
+    tool = _system(m).remove.partition(" ")[0]
+    if driver is None or tool not in ("apt-get", "dnf", "zypper") or keeper_of(m) != "here":
         return ()
     if tool == "apt-get":
         theirs = any("ubuntu" in package.version for package in m.driver.packages or ())
@@ -442,27 +875,34 @@ def wsl_driver(m: Machine) -> Remedies:
     """The driver on the Windows side, and any Linux driver taken out of WSL."""
     if side_of(m) != "wsl":
         return ()
-    step = partial(Remedy, id="wsl-driver")
+    step = partial(Remedy, id="wsl-driver", where="windows")
     if m.platform.wsl == 1:
+        name = (m.env or {}).get("WSL_DISTRO_NAME", "")
+        title, note = "Convert this distribution to WSL 2", "WSL 1 has no access to the GPU."
+        if re.fullmatch(r"[\w.-]+", name) and not m.redacted:
+            commands = _argvs(f"wsl.exe --set-version {name} 2")
+            return (step(title=title, commands=commands, note=note),)
         text = (
-            "In Windows, `wsl --set-version NAME 2` turns this distribution into WSL 2; WSL 1 "
-            "has no GPU."
+            "In Windows, run `wsl --list` for the name of this distribution, then "
+            "`wsl --set-version` with that name and 2."
         )
-        return (step(title="Turn to WSL 2", where="windows", manual=text),)
-    inside = [package.name for package in m.driver.packages or () if is_driver(package)]
+        return (step(title=title, manual=text, note=note),)
+    inside = _names(m)
     on_windows = step(
         id="wsl-windows-driver",
-        title="Install or update the NVIDIA driver on Windows",
-        where="windows",
-        manual="Install the current driver from the NVIDIA App or from nvidia.com/drivers on "
-        "Windows, then run `wsl --shutdown` there.",
+        title="Update the NVIDIA driver on Windows, then WSL",
+        commands=_argvs("wsl.exe --update; wsl.exe --shutdown"),
+        manual=_WINDOWS,
+        note="`wsl --shutdown` ends everything that runs in WSL.",
     )
     note = (
-        "WSL uses the driver of Windows; a Linux driver inside hides it. Afterwards run "
+        "WSL uses the Windows driver; a Linux driver inside hides it. Afterwards run "
         "`wsl --shutdown` in Windows."
     )
-    remove = _by(((*_system(m).remove.split(), *inside), ("ldconfig",)), note)
-    without = step(title="Take the Linux driver out of WSL", needs_root=True, **remove)
+    take_out = _system(m).remove or "apt-get remove -y"
+    remove = _by(((*take_out.split(), *inside), ("ldconfig",)), note)
+    title = "Remove the Linux driver from WSL"
+    without = step(title=title, where="here", needs_root=True, **remove)
     return (without, on_windows) if inside else (on_windows,)
 
 
@@ -479,14 +919,13 @@ def _root(
     where = keeper_of(m)
     step = partial(Remedy, id=id, title=title, where=where, reboot=reboot)
     if where == "admin":
-        return (step(manual="This belongs to the administrator: others use the machine."),)
+        return (step(manual="Ask the administrator: other people use this machine too."),)
     return (step(needs_root=True, commands=_argvs(commands), note=note),)
 
 
 _LIMITS = (
-    "It is for data-centre GPUs and for computing only, not for graphics, and its libraries must "
-    "come first in the loader's path. After an update of the driver to branch {branch} or newer it "
-    "must go again."
+    "It works on data-center GPUs only, and for computing, not graphics. Remove it after an update "
+    "of the driver to branch {branch} or newer."
 )
 _IMAGES = ("ubuntu24.04", "ubuntu22.04", "rockylinux9", "ubuntu20.04")
 
@@ -510,6 +949,7 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
     folder = f"/usr/local/cuda-{cuda.major}.{cuda.minor}/compat"
     where, side = keeper_of(m), side_of(m)
     install: Json = {"needs_root": False}
+    start = f"Once it is installed, start your program with LD_LIBRARY_PATH={folder}."
     if side == "container":
         # In a container the package is part of the image.
         where = "container"
@@ -517,22 +957,23 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
         tag = next(filter(None, tags), None)
         image = f"nvidia/cuda:{tag}" if tag else f"an nvidia/cuda image of CUDA {cuda}"
         text = (
-            f"Start from {image}, which brings the package, and put {folder} first in "
-            "LD_LIBRARY_PATH where the container toolkit does not pick it up by itself."
+            f"Base the container's image on {image}, which includes {name}. If CUDA still does not "
+            f"start, set LD_LIBRARY_PATH={folder} in it."
         )
     elif side in ("linux", "dgx"):
-        where, system = "here", _system(m)
+        where, text, system = "here", start, _system(m)
+        setup = () if has_nvidias_repository(m) else _repository(m, _words(m))
         if system.compat:
-            install = _by(((system.remove.split()[0], "install", "-y", name),))
+            tool = system.remove.split()[0]
+            update = _argvs("apt-get update") if tool == "apt-get" else ()
+            install = _by((*setup, *update, (tool, "install", "-y", name)))
+        if not (setup or has_nvidias_repository(m)) or not system.compat:
+            text = f"{name} comes from NVIDIA's package repository. {_NEEDS_REPOSITORY} {start}"
         install["needs_root"] = True
-        text = (
-            f"{name} comes from NVIDIA's repository for this system, which must be set up. "
-            f"Programs that need it are then started with {folder} first in LD_LIBRARY_PATH."
-        )
     else:
-        text = f"Ask for NVIDIA's package {name}; {folder} then comes first in LD_LIBRARY_PATH."
+        text = f"Ask for NVIDIA's package {name} on this system. {start}"
     branch = kb.branch_for(cuda)
-    note = _LIMITS.format(branch=branch) if branch else _LIMITS.partition(" After")[0]
-    title = "Use NVIDIA's forward-compatibility package"
+    note = _LIMITS.format(branch=branch) if branch else _LIMITS.partition(" Remove")[0]
+    title = f"Use NVIDIA's forward-compatibility package {name}"
     install |= {"where": where, "manual": text, "note": note}
     return (Remedy(id="cuda-compat", title=title, **install),)
