@@ -1,26 +1,34 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
-# error: The NVIDIA driver's library 580.105.08 does not match its loaded module 580.95.05
-#   The module refuses libraries of another version, so nothing reaches the GPU.
+# error: Driver/library version mismatch: module 580.95.05, libraries 580.105.08
+#   The driver was updated, but the machine has not been restarted since.
 #
 $ErrorActionPreference = 'Stop'
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Reboot (needs root and a reboot)
+# # 1. Restart the machine (needs root and a reboot)
 # & 'systemctl' 'reboot'
-# # Or: Load the new module instead (by the administrator)
-# #    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
-# #    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
+# # Or: Reload the driver without a restart (needs root)
+# #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
+# #    programs.
+# #      & 'systemctl' 'stop' 'nvidia-persistenced'
+# #      & 'modprobe' '-r' 'nvidia_uvm' 'nvidia_drm' 'nvidia_modeset' 'nvidia'
+# #      & 'modprobe' 'nvidia'
+# #      & 'modprobe' 'nvidia_uvm'
 # <<< cudadoctor: steps for root <<<
 
 # Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
 Write-Output 'These steps need root. Run them yourself:'
-Write-Output '# 1. Reboot (needs root and a reboot)'
+Write-Output '# 1. Restart the machine (needs root and a reboot)'
 Write-Output '& ''systemctl'' ''reboot'''
-Write-Output '# Or: Load the new module instead (by the administrator)'
-Write-Output '#    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,'
-Write-Output '#    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.'
+Write-Output '# Or: Reload the driver without a restart (needs root)'
+Write-Output '#    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the'
+Write-Output '#    programs.'
+Write-Output '#      & ''systemctl'' ''stop'' ''nvidia-persistenced'''
+Write-Output '#      & ''modprobe'' ''-r'' ''nvidia_uvm'' ''nvidia_drm'' ''nvidia_modeset'' ''nvidia'''
+Write-Output '#      & ''modprobe'' ''nvidia'''
+Write-Output '#      & ''modprobe'' ''nvidia_uvm'''
 exit 1

@@ -2,17 +2,21 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
-# error: The NVIDIA driver's library 580.105.08 does not match its loaded module 580.95.05
-#   The module refuses libraries of another version, so nothing reaches the GPU.
+# error: Driver/library version mismatch: module 580.95.05, libraries 580.105.08
+#   The driver was updated, but the machine has not been restarted since.
 #
 set -eu
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Reboot (needs root and a reboot)
+# # 1. Restart the machine (needs root and a reboot)
 # sudo systemctl reboot
-# # Or: Load the new module instead (by the administrator)
-# #    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
-# #    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
+# # Or: Reload the driver without a restart (needs root)
+# #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
+# #    programs.
+# #      sudo systemctl stop nvidia-persistenced
+# #      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
+# #      sudo modprobe nvidia
+# #      sudo modprobe nvidia_uvm
 # <<< cudadoctor: steps for root <<<
 
 # Then check again:
@@ -20,10 +24,14 @@ set -eu
 
 cat <<'END'
 These steps need root. Run them yourself:
-# 1. Reboot (needs root and a reboot)
+# 1. Restart the machine (needs root and a reboot)
 sudo systemctl reboot
-# Or: Load the new module instead (by the administrator)
-#    Without a reboot: end all programs that use the GPU (`lsof /dev/nvidia*` names them), then,
-#    as root, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia` and `modprobe nvidia`.
+# Or: Reload the driver without a restart (needs root)
+#    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
+#    programs.
+#      sudo systemctl stop nvidia-persistenced
+#      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
+#      sudo modprobe nvidia
+#      sudo modprobe nvidia_uvm
 END
 exit 1

@@ -1,8 +1,8 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
-# error: Driver 575.64.05 is too old for a torch built with CUDA 13.0
-#   CUDA 13 calls functions that drivers before 580.65.06 lack, so torch sees no GPU.
+# error: The NVIDIA driver (575.64.05) is too old for torch built with CUDA 13.0
+#   CUDA 13 needs driver 580.65.06 or newer.
 #
 
 # In an empty folder: Python would run a pip.py of the one that you are in.
@@ -16,11 +16,11 @@ cd $empty; or exit $status
 #    575.64.05.
 /home/ada/venv/bin/python -m pip uninstall -y torch torchvision cuda-bindings cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx triton; or exit $status
 /home/ada/venv/bin/python -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu126; or exit $status
-# Or: Install NVIDIA driver 580 or newer (needs root and a reboot)
-#    The present driver belongs to no package; if it came from a .run file, take it out with
-#    `nvidia-uninstall` first.
+# Or: Install NVIDIA driver 580 (needs root and a reboot)
+#    No package owns the present driver: it came from a .run file and has to go first.
+#      sudo nvidia-uninstall --silent
 #      sudo apt-get update
-#      sudo apt-get install nvidia-driver-580-open
+#      sudo apt-get install -y nvidia-driver-580-open
 #      sudo reboot
 
 # Then check again:

@@ -1,24 +1,23 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
-# error: The nouveau driver holds the GPU, so NVIDIA's driver is not loaded
-#   NVIDIA's driver is installed, and CUDA needs it; a GPU has one driver at a time.
+# error: nouveau is using the GPU, so the NVIDIA driver cannot load
+#   A GPU has one driver at a time. CUDA needs NVIDIA's, which is installed.
 #
 
-# 1. Keep nouveau from taking the GPU (needs root and a reboot)
-#    In /etc/modprobe.d/blacklist-nouveau.conf:
-#      blacklist nouveau
-#      options nouveau modeset=0
-#      sudo update-initramfs -u
-#      sudo reboot
+# >>> cudadoctor: steps for root >>>
+# # 1. Disable nouveau and restart (needs root and a reboot)
+# printf '%s\n' 'blacklist nouveau' 'blacklist nova_core' 'options nouveau modeset=0' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null
+# sudo update-initramfs -u
+# sudo reboot
+# <<< cudadoctor: steps for root <<<
 
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
 
-printf '%s\n' 'Keep nouveau from taking the GPU (needs root and a reboot):'
-printf '%s\n' '  In /etc/modprobe.d/blacklist-nouveau.conf:'
-printf '%s\n' '    blacklist nouveau'
-printf '%s\n' '    options nouveau modeset=0'
-printf '%s\n' '  sudo update-initramfs -u'
-printf '%s\n' '  sudo reboot'
+printf '%s\n' 'These steps need root. Run them yourself:'
+printf '%s\n' '# 1. Disable nouveau and restart (needs root and a reboot)'
+printf '%s\n' 'printf \'%s\\n\' \'blacklist nouveau\' \'blacklist nova_core\' \'options nouveau modeset=0\' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null'
+printf '%s\n' 'sudo update-initramfs -u'
+printf '%s\n' 'sudo reboot'
 exit 1

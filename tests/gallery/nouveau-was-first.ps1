@@ -1,25 +1,24 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
-# error: The nouveau driver holds the GPU, so NVIDIA's driver is not loaded
-#   NVIDIA's driver is installed, and CUDA needs it; a GPU has one driver at a time.
+# error: nouveau is using the GPU, so the NVIDIA driver cannot load
+#   A GPU has one driver at a time. CUDA needs NVIDIA's, which is installed.
 #
 $ErrorActionPreference = 'Stop'
 
-# 1. Keep nouveau from taking the GPU (needs root and a reboot)
-#    In /etc/modprobe.d/blacklist-nouveau.conf:
-#      blacklist nouveau
-#      options nouveau modeset=0
-#      & 'update-initramfs' '-u'
-#      Restart-Computer
+# >>> cudadoctor: steps for root >>>
+# # 1. Disable nouveau and restart (needs root and a reboot)
+# Set-Content -LiteralPath '/etc/modprobe.d/blacklist-nouveau.conf' -Value 'blacklist nouveau', 'blacklist nova_core', 'options nouveau modeset=0'
+# & 'update-initramfs' '-u'
+# Restart-Computer
+# <<< cudadoctor: steps for root <<<
 
 # Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
-Write-Output 'Keep nouveau from taking the GPU (needs root and a reboot):'
-Write-Output '  In /etc/modprobe.d/blacklist-nouveau.conf:'
-Write-Output '    blacklist nouveau'
-Write-Output '    options nouveau modeset=0'
-Write-Output '  & ''update-initramfs'' ''-u'''
-Write-Output '  Restart-Computer'
+Write-Output 'These steps need root. Run them yourself:'
+Write-Output '# 1. Disable nouveau and restart (needs root and a reboot)'
+Write-Output 'Set-Content -LiteralPath ''/etc/modprobe.d/blacklist-nouveau.conf'' -Value ''blacklist nouveau'', ''blacklist nova_core'', ''options nouveau modeset=0'''
+Write-Output '& ''update-initramfs'' ''-u'''
+Write-Output 'Restart-Computer'
 exit 1
