@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{'proved' if held else 'not proved'}: the frozen part is"
         f" {'unchanged, bit for bit' if unchanged else 'changed'}; with precomputed features no"
         f" loss differs by more than {off:.1e} of the first ({limit:.0e} allowed), with"
-        f" precomputed gradients by {off_gradients:.1e}; it fell from {frozen[0]:.3f} to"
+        f" precomputed gradients by {off_gradients:.1e}; the loss fell from {frozen[0]:.3f} to"
         f" {frozen[-1]:.3f}"
     )
     return 0 if held else 1
