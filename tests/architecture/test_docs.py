@@ -1,0 +1,49 @@
+"""The README and docs/: short, with links that lead somewhere, and a picture of today's page."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+
+
+def test_the_readme_opens_with_a_command_that_runs_and_ci_s_command_that_tests() -> None:
+    text = README.read_text(encoding="utf-8")
+    blocks = [token.content for token in MarkdownIt().parse(text) if token.type == "fence"]
+    last_line_of_ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
+    assert "cudadoctor check" in blocks[0]
+    assert last_line_of_ci.partition(" ")[2] in blocks[1]
+    assert len(text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8"))
+    for path, anchor in links:
+        target = (page.parent / path) if path else page
+        assert target.exists(), path
+        if anchor:
+            headings = re.findall(r"(?m)^#+ (.+)$", target.read_text(encoding="utf-8"))
+            assert anchor in [
+                re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+            ]
+
+
+def test_the_picture_shows_the_page_that_is_printed_today() -> None:
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs" / "picture.py")
+    assert spec and spec.loader
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    lines = picture.page(ROOT / "docs" / "picture.toml")
+    drawn = (ROOT / "docs" / "check.svg").read_text(encoding="utf-8")
+    words = unescape("".join(re.findall(r"<text[^>]*>(.*?)</text>", drawn))).split()
+    shown = "".join(word for line in lines for word in line.text.split())
+    assert "".join(words).endswith(shown), "python docs/picture.py draws it anew"
