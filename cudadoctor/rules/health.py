@@ -313,11 +313,11 @@ _AFTER_THE_START = (
     severity=WARNING,
 )
 def xid_of_the_device(m: Machine) -> Answer:
-    """NVIDIA's Xid catalogue puts it down to the GPU, its firmware or its links, not to a program.
+    """NVIDIA's catalogue blames this Xid on the GPU, its firmware or its links, not on a program.
 
-    It stands in the kernel log: `sudo dmesg | grep -i xid`. Programs on this GPU can crash or hang
-    until it is reset. Xids such as 13, 31, 43 or 45 come from programs and are not counted. If the
-    log cannot be read, nothing is reported; an empty log proves nothing.
+    The error stands in the kernel log: `sudo dmesg | grep -i xid`. Programs on this GPU can crash
+    or hang until it is reset. Xids such as 13, 31, 43 or 45 come from programs and are not counted.
+    If the log cannot be read, nothing is reported; an empty log proves nothing.
 
     Look-alikes: if the driver no longer lists the GPU, the cause is gpu-lost.
 
@@ -352,12 +352,12 @@ def xid_of_the_device(m: Machine) -> Answer:
     severity=WARNING,
 )
 def recovery_wanted(m: Machine) -> Answer:
-    """This is the driver's own verdict on the errors of this GPU.
+    """Xid 154 is the driver's own verdict on the errors of this GPU.
 
-    Until it is done, programs may fail on this GPU, or on all GPUs that share its NVLinks. The line
-    stands in the kernel log as "GPU recovery action changed"; newer versions of `nvidia-smi -q`
-    show it as "GPU Recovery Action". Only the newest line counts: after the recovery the driver
-    withdraws its request.
+    Until the GPU has recovered, programs may fail on it, or on all GPUs that share its NVLinks. The
+    line stands in the kernel log as "GPU recovery action changed"; newer versions of
+    `nvidia-smi -q` show it as "GPU Recovery Action". Only the newest line counts: after the
+    recovery the driver withdraws its request.
 
     Fix: do what the line says. A reset needs a GPU that no program uses. If the request returns,
     have the hardware checked.

@@ -122,7 +122,7 @@ def _start_fabric(m: Machine) -> Remedies:
     title="Confidential computing is on, but the GPUs are not set ready (error 802)",
 )
 def confidential_computing(m: Machine) -> Answer:
-    """Until they are set ready, every CUDA program fails with error 802, while nvidia-smi works.
+    """Until the GPUs are set ready, every CUDA program fails with error 802, while nvidia-smi works.
 
     In this mode a GPU takes no work until its attestation was checked. Then a service of the
     virtual machine sets it ready. `nvidia-smi conf-compute -grs` shows the state.
@@ -187,7 +187,7 @@ def gpu_excluded(m: Machine) -> Answer:
 
 @rule("compute-mode", title="The GPU is busy or unavailable (CUDA error 46)")
 def compute_mode(m: Machine) -> Answer:
-    """A process that is ending, a dead MPS daemon or a GPU that needs a reset can cause this.
+    """The GPU takes no new CUDA program: its mode forbids that, or something still holds the GPU.
 
     torch says "CUDA error: CUDA-capable device(s) is/are busy or unavailable" (error 46), while the
     number of GPUs looks right. `nvidia-smi -q -d COMPUTE` shows the mode: Prohibited admits no CUDA
@@ -207,7 +207,7 @@ def compute_mode(m: Machine) -> Answer:
         return None
     shut = prohibited or taken or exclusive
     values: dict[str, object] = {"which": [gpu.index for gpu in shut]} if shut else {}
-    title, why = (_PROHIBITED if prohibited else _EXCLUSIVE) if shut else (None, None)
+    title, why = (_PROHIBITED if prohibited else _EXCLUSIVE) if shut else (None, _HELD)
     if taken and not prohibited:
         held = [process for gpu in taken for process in gpu.processes or ()]
         values["process"] = f"{held[0].name or 'a process'} (pid {held[0].pid})"
@@ -222,6 +222,7 @@ def compute_mode(m: Machine) -> Answer:
     )
 
 
+_HELD = "A process that is ending, a dead MPS daemon or a GPU that needs a reset can cause this."
 _PROHIBITED = (
     "GPU {which} is in compute mode Prohibited: no CUDA program may use it",
     "Somebody set this mode. In mode Default all programs may use the GPU.",

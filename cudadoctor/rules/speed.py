@@ -224,7 +224,7 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     Grace Hopper, Jetson) has no link to judge.
 
     Fix: seat the card again, take out the riser and use the slot next to the processor. The board's
-    manual shows which slots share lanes. In the BIOS, the slot must not be bifurcated.
+    manual shows which slots share lanes. In the BIOS, set the slot's bifurcation to x16.
     """
     fields = {"now": "pcie_width", "most": "pcie_width_max"}
     narrow = _which(m, lambda gpu: _is_narrow(gpu) and has_link(gpu, m, kb))
@@ -333,7 +333,7 @@ def _is_busy(gpu: Gpu) -> bool:
     severity=INFO,
 )
 def tf32_off(m: Machine) -> Answer:
-    """The variable switches TF32 off, so float32 training runs without the tensor cores.
+    """The variable NVIDIA_TF32_OVERRIDE keeps float32 training off the tensor cores.
 
     From Ampere on, GPUs can compute in TF32, which keeps the range of float32 with fewer digits.
     torch uses it for convolutions, and for matrix products if the program allows it. The variable

@@ -119,7 +119,9 @@ def mig_instances(m: Machine, gpus: list[Gpu]) -> Remedies:
     which = ", ".join(str(gpu.index) for gpu in gpus)
     make, leave = "nvidia-smi mig -i {gpus} -cgi 0 -C", "nvidia-smi -i {gpus} -mig 0"
     title = f"Create one MIG instance that is the whole of GPU {which}"
-    known = all(gpu.capability in _ONE_PROFILE for gpu in gpus)
+    known = all(
+        gpu.capability in _ONE_PROFILE or "RTX PRO 6000" in (gpu.name or "") for gpu in gpus
+    )
     note = f"{_MIG} {_AGAIN}" if m.container.kind else _MIG
     made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
     title = f"Leave MIG mode on GPU {which}"
