@@ -122,7 +122,7 @@ def _start_fabric(m: Machine) -> Remedies:
     title="Confidential computing is on, but the GPUs are not set ready (error 802)",
 )
 def confidential_computing(m: Machine) -> Answer:
-    """Until the GPUs are set ready, every CUDA program fails with error 802, while nvidia-smi works.
+    """Until the GPUs are set ready, CUDA programs fail with error 802, while nvidia-smi works.
 
     In this mode a GPU takes no work until its attestation was checked. Then a service of the
     virtual machine sets it ready. `nvidia-smi conf-compute -grs` shows the state.
