@@ -33,13 +33,13 @@ def fix(options: Options) -> int:
         judged = _verified(judged, wishes, here=not options.saved)
     written(_rendered(judged, options, wishes), options.output)
     from cudadoctor.installers.verify import holds
-    from cudadoctor.render.shells import written_edits
+    from cudadoctor.render.shells import has_lines
 
     steps = judged.plan.steps
     if not steps:
         return 1 if judged.diagnosis.verdict in ("broken", "undecided") else 0
     # Also those for root: they stand in the script, to be pasted.
-    some = any(step.commands or step.variables or written_edits(step) for step in steps)
+    some = any(map(has_lines, steps))
     return 0 if some and holds(judged.plan) else 1
 
 

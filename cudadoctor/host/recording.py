@@ -488,9 +488,9 @@ def _about(folder: Path) -> About:
     try:
         about = convert(json.loads(whole(folder / ABOUT)), About)
     except (OSError, ValueError, RecursionError) as error:
-        raise ReplayError(f"{folder} is no recording: {error}") from error
+        raise ReplayError(f"{folder} is not a recording: {error}") from error
     if about.recording > FORMAT:
-        raise ReplayError(f"{folder} was recorded by a newer cudadoctor: take that one")
+        raise ReplayError(f"{folder} was recorded by a newer cudadoctor: use that version")
     return about
 
 

@@ -108,14 +108,14 @@ def loads(text: str | bytes) -> Machine:
     except RecursionError as error:
         raise FactsError(_TOO_DEEP) from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise FactsError(f"This is no facts document: {error}") from error
+        raise FactsError(f"This is not a facts document: {error}") from error
     return from_document(data)
 
 
 def from_document(data: Any) -> Machine:
     """The same from the document's plain data: facts, or a check that holds them."""
     if not isinstance(data, dict):
-        raise FactsError("This is no facts document: it is not a JSON object")
+        raise FactsError("This is not a facts document: it is not a JSON object")
     _demand_measure(data)
     data = _shortened(data)
     if isinstance(data.get("facts"), dict) and "verdict" in data:
@@ -124,7 +124,7 @@ def from_document(data: Any) -> Machine:
         if isinstance(data.get(name), list) and len(data[name]) > MOST_REPORTED:
             raise FactsError(f"A facts document may have {MOST_REPORTED} {name} at most")
     if "schema" not in data:
-        raise FactsError("This is no facts document: it has no schema number")
+        raise FactsError("This is not a facts document: it has no schema number")
     unknown: list[str] = []
     machine = from_plain(_known(Machine, data, "", unknown))
     if max(len(machine.gpus or ()), len(machine.pci or ())) > _MOST_GPUS:

@@ -31,7 +31,7 @@ from cudadoctor.probes.installed import (
 )
 from cudadoctor.probes.target import Chosen, interpreter_of, on_path_all, reported_version
 
-NO_PYTHON = "is no Python that runs"
+NO_PYTHON = "is not a working Python"
 _ERROR_WORDS = re.compile(r"(?i)error|not found|denied|cannot")
 _JOURNAL_BYTES = 4 << 20
 _NOT_ITS_FAULT = ("more than", "the recording", "EMFILE", "ENFILE", "EAGAIN", "ENOMEM", "ENOENT")

@@ -21,7 +21,7 @@ from cudadoctor.probes import extract
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")
 _VERSION = re.compile(r"\d+\.\d+t?$")
-_NONE_IN_FOLDER = "that folder holds no Python (no bin/python)"
+_NONE_IN_FOLDER = "that folder has no Python (no bin/python)"
 _INSIDE = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe", "python", "python3")
 
 
@@ -84,7 +84,7 @@ def choose(host: Host, python: OptStr = None, own: str = sys.executable) -> Chos
 def named(host: Host, python: str) -> str:
     """The interpreter that the text of --python names: a program, a folder, a name on PATH."""
     if not python.strip():
-        raise UsageError("--python is empty; give a Python, or the folder of an environment.")
+        raise UsageError("--python is empty: give a Python or the folder of an environment.")
     home = home_of(host) if python == "~" or python.startswith(("~/", "~\\")) else None
     path = absolute(host, home + python[1:] if home else python)
     is_name = os.sep not in python and "/" not in python and python not in (".", "..", "~")
@@ -103,7 +103,7 @@ def named(host: Host, python: str) -> str:
     elif stat.is_dir and not is_name:
         why = _no_python_in(host, path)
     elif stat.why:
-        why = f"{path} cannot be looked at ({stat.why})."
+        why = f"{path} cannot be examined ({stat.why})."
     elif stat.is_dir:
         why = f"{_NONE_IN_FOLDER}, and there is no program of that name on PATH."
     elif is_name:
@@ -236,8 +236,8 @@ def _unfit(host: Host, path: str) -> OptStr:
     elif _PYTHON_NAME.match(basename(path)) or reported_version(host, path):
         return None
     else:
-        fault = "no Python"
-    return f"{path} is {fault}; give a Python, or the folder of an environment."
+        fault = "not a Python"
+    return f"{path} is {fault}: give a Python or the folder of an environment."
 
 
 def reported_version(host: Host, program: str) -> OptStr:
@@ -255,11 +255,11 @@ def _no_python_in(host: Host, folder: str) -> str:
     seen = {path: host.stat(path) for path in paths}
     for path, stat in seen.items():
         if stat.exists is None:
-            return f"{path} cannot be looked at ({stat.why})."
+            return f"{path} cannot be examined ({stat.why})."
     for path, stat in seen.items():
         if stat.is_link and not stat.exists:
-            return f"{path} is a link to a Python that is gone; make that environment anew."
-    return f"{_NONE_IN_FOLDER}; give a Python, or the folder of an environment."
+            return f"{path} is a link to a Python that is gone: recreate that environment."
+    return f"{_NONE_IN_FOLDER}: give a Python or the folder of an environment."
 
 
 # --- what stands behind a program on PATH, told by reading it and never by running it -----------

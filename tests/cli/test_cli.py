@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenario_reader import HERE, healthy_machine, machine_like
+from scenario_reader import HERE, healthy_machine, machine_like, read_scenario
 
 from cudadoctor import __version__
 from cudadoctor.cli import fast, speech
@@ -348,3 +348,43 @@ def test_a_shell_that_asks_for_completions_gets_no_check() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stdout.decode()) == (0, "plain,explain\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("torch-companion-mismatch--torchvision-for-2-13", 0),  # commands
+        ("uvm-not-loaded--never-loaded", 0),  # commands for root alone
+        ("gpu-lost--bus-reads-all-ones", 0),
+        ("gpu-lost--not-asleep", 0),  # nothing to cure
+        ("gpu-unhealthy-hardware--no-power-cable", 1),  # a hand is needed
+    ],
+)
+def test_a_printed_fix_is_a_success_if_it_holds_a_command(
+    name: str, code: int, tmp_path: Path
+) -> None:
+    machine = read_scenario(HERE / "scenarios" / f"{name}.toml").machine
+    file = tmp_path / "facts.json"
+    file.write_text(factfile.dumps(machine), encoding="utf-8")
+    assert _run("fix", "--print", "--from", str(file)).returncode == code
+
+
+def test_an_undecided_report_prints_no_fix() -> None:
+    assert _run("fix", "--print", "--from", "-", stdin="nonsense").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--python", "/no/such"), "--python /no/such: no existe ese archivo o carpeta."),
+        (("--python", __file__), "es un archivo no ejecutable"),
+        (("--python", "/etc"), "esa carpeta no contiene Python"),
+        (("--python", ""), "--python está vacía"),
+        (("--from", "/no/such"), "no se puede leer /no/such"),
+    ],
+)
+def test_refusals_of_the_probes_are_translated_too(words: tuple[str, str], said: str) -> None:
+    env = {**os.environ, "CUDADOCTOR_LANG": "es"}
+    ran = _run("check", *words, env=env)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert said in ran.stderr

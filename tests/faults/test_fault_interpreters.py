@@ -73,7 +73,7 @@ def test_an_interpreter_that_breaks_at_its_start_is_told_so(tmp_path: Path, name
     document = report("--fast", "--timeout", "4", "--python", str(venv))
     gaps = [gap["why"] for gap in document["facts"]["gaps"] if gap["fact"] == "python"]
     assert bool(gaps) is not tells
-    assert not [why for why in gaps if "is no Python" in why]
+    assert not [why for why in gaps if "is not a working Python" in why]
     assert tells or "torch-missing" not in {finding["cause"] for finding in document["findings"]}
 
 
@@ -96,7 +96,7 @@ def test_a_program_that_is_no_python_is_wrong_use(tmp_path: Path, name: str) -> 
     program.chmod(0o755)
     found = ran("--fast", "--python", str(program))
     assert (found.returncode, found.stdout) == (2, "")
-    assert "is no Python that runs" in found.stderr
+    assert "is not a working Python" in found.stderr
     assert len(found.stderr.splitlines()) == 1
 
 
@@ -108,7 +108,7 @@ def test_a_program_that_is_no_python_is_wrong_use(tmp_path: Path, name: str) -> 
         ("C:\\Python311\\python.exe", "there is no such program"),
         ("/dev/null", "cannot be executed"),
         ("/dev/zero", "cannot be executed"),
-        ("/bin/cat", "is no Python"),
+        ("/bin/cat", "is not a Python"),
         ("a\x1b[31mb", "there is no such program"),
     ],
 )
@@ -127,7 +127,7 @@ def test_an_environment_whose_base_is_gone_is_to_be_made_anew(tmp_path: Path) ->
         link.symlink_to("/nowhere/python3")
     found = ran("--fast", "--python", str(venv))
     assert found.returncode == 2
-    assert "is a link to a Python that is gone; make that environment anew" in found.stderr
+    assert "is a link to a Python that is gone: recreate that environment" in found.stderr
 
 
 @pytest.mark.parametrize("kind", ["pipe", "pipe that runs", "not executable"])

@@ -67,7 +67,7 @@ mounts = pytest.mark.skipif(not may_mount(), reason="no namespace of mounts may 
 def test_few_open_files_are_not_the_interpreters_fault(files: int) -> None:
     document = seen(f"ulimit -n {files}; {DOCTOR} {LOOK}")
     assert causes(document) <= causes(usual()) | {"ulimit"}
-    assert "is no Python" not in silence(document)
+    assert "is not a working Python" not in silence(document)
 
 
 @pytest.mark.parametrize("kilobytes", [60_000, 100_000, 400_000])
@@ -84,7 +84,7 @@ def test_a_user_who_may_start_nothing_more_still_gets_a_report(processes: int) -
     limited = f"ulimit -u {processes}; exec {DOCTOR} {LOOK}"
     document = seen(f"{user} sh -c '{limited}'")
     assert causes(document) <= causes(usual())
-    assert "is no Python" not in silence(document)
+    assert "is not a working Python" not in silence(document)
 
 
 def test_a_limit_of_memory_is_no_damaged_torch(python_cu130: str) -> None:
@@ -126,7 +126,7 @@ def test_a_system_with_an_empty_folder_is_looked_at(folder: str) -> None:
     emptied = f"mount -t tmpfs none {folder}; {DOCTOR} {LOOK}"
     document = seen(f"unshare -m sh -c '{emptied}'")
     assert causes(document) <= causes(usual())
-    assert "is no Python" not in silence(document)
+    assert "is not a working Python" not in silence(document)
 
 
 @mounts

@@ -176,7 +176,7 @@ def test_settings_of_endless_depth_are_none() -> None:
 
 def test_a_recording_of_endless_depth_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recording.json").write_text(DEEP)
-    with pytest.raises(recording.ReplayError, match="is no recording"):
+    with pytest.raises(recording.ReplayError, match="is not a recording"):
         recording.ReplayHost(str(tmp_path))
 
 

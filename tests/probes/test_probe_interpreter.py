@@ -347,21 +347,21 @@ def examined(path: Path, text: str, timeout_s: float = 20) -> tuple[str, dict[st
     looked = read_target(LocalHost(), chosen, timeout_s)
     whys = {gap.why for gap in looked.gaps if gap.fact in ("python", "torch", "packages")}
     assert len(whys) == 1
-    assert bool(no_python(looked.gaps)) is ("no Python that runs" in min(whys))
+    assert bool(no_python(looked.gaps)) is ("not a working Python" in min(whys))
     return whys.pop(), looked.facts
 
 
 def test_a_program_that_is_no_python_is_wrong_usage(tmp_path: Path) -> None:
     fake = tmp_path / "python"
-    assert "no Python that runs" in examined(fake, "#!/bin/sh\necho hello; exit 0\n")[0]
-    assert "no Python that runs" in examined(fake, "#!/nowhere/python\n")[0]
-    assert "no Python that runs" in examined(fake, "no program at all")[0]
+    assert "not a working Python" in examined(fake, "#!/bin/sh\necho hello; exit 0\n")[0]
+    assert "not a working Python" in examined(fake, "#!/nowhere/python\n")[0]
+    assert "not a working Python" in examined(fake, "no program at all")[0]
 
 
 def test_an_interpreter_that_hangs_is_a_gap(tmp_path: Path) -> None:
     why, _ = examined(tmp_path / "python", "#!/bin/sh\ntrap '' TERM\nsleep 30\n", 0.3)
     assert "no answer within 0.3 s" in why
-    assert "no Python that runs" not in why
+    assert "not a working Python" not in why
 
 
 def test_an_interpreter_that_dies_or_floods_is_a_gap(tmp_path: Path) -> None:

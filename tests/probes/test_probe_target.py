@@ -158,7 +158,7 @@ def test_wrong_usage_is_refused_with_one_sentence_that_names_it(
 ) -> None:
     assert "no such file or folder" in refusal(str(tmp_path / "nope"))
     assert "no such program on PATH" in refusal("nope")
-    assert "holds no Python" in refusal(str(empty))
+    assert "has no Python" in refusal(str(empty))
     assert "empty" in refusal(" ")
     program(empty / "python", mode=0o644)
     assert "cannot be executed" in refusal(str(empty / "python"))
@@ -176,7 +176,7 @@ def test_a_program_that_is_no_python_is_refused_and_not_given_our_script(
 ) -> None:
     trace = tmp_path / "trace"
     tool = program(tmp_path / "bin" / "tool", f'#!/bin/sh\necho "$@" >> {trace}\n')
-    assert "no Python" in refusal(str(tool))
+    assert "is not a Python" in refusal(str(tool))
     assert trace.read_text() == "--version\n"
 
 
