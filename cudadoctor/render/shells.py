@@ -89,22 +89,26 @@ class Shell(ABC):
 
     def shown(self, argv: Command) -> str:
         """The same, to be shown in a comment."""
-        return self.call + " ".join(self._argument(*numbered) for numbered in enumerate(argv))
+        return " ".join(self.arguments(argv))
 
-    def folded(self, argv: Command, room: int, root: str = "") -> list[str]:
-        """The same, which is longer than that many columns, on lines that are not.
+    def arguments(self, argv: Command) -> list[str]:
+        """The words of a command as they are typed."""
+        words = [self._argument(*numbered) for numbered in enumerate(argv)]
+        return [f"{self.call}{words[0]}", *words[1:]]
+
+    def folded(self, words: list[str], room: int) -> list[str]:
+        """Words as they are typed, on lines of at most that many columns.
 
         An option and its value stay on one line, and so does a word that is too long for any.
         """
-        words = [self._argument(*numbered) for numbered in enumerate(argv)]
-        pieces = [f"{root}{self.call}{words[0]}"]
+        pieces = words[:1]
         for word in words[1:]:
             valued = pieces[-1].startswith("--") and " " not in pieces[-1]
             if valued and not word.startswith("-"):
                 pieces[-1] += f" {word}"
             else:
                 pieces.append(word)
-        lines = [pieces[0]]
+        lines = pieces[:1]
         for piece in pieces[1:]:
             if len(lines[-1]) + len(piece) + 1 + len(self.fold) <= room:
                 lines[-1] += f" {piece}"
@@ -405,9 +409,11 @@ def command_lines(
         commands = tuple(_from_home(argv, home) for argv in commands)
     lines = [*_shell_of(machine).choice_of_python()] if needed else []
     for argv in commands:
-        line = root + command_line(argv, machine)
+        first, *others = _arguments(argv, machine)
+        words = [f"{root}{first}", *others]
+        line = " ".join(words)
         fits = room is None or len(line) <= room
-        lines += [line] if fits else _shell_of(machine).folded(argv, room or 0, root)
+        lines += [line] if fits else _shell_of(machine).folded(words, room or 0)
     return lines
 
 
@@ -419,11 +425,15 @@ def _from_home(argv: Command, home: str) -> Command:
 
 
 def command_line(argv: Command, machine: Machine) -> str:
-    """That command alone, on one line; without quotes if none are needed, so that cmd runs it."""
-    windows = machine.platform.system == "Windows"
-    if windows and all(_PLAIN.fullmatch(word) for word in argv):
-        return " ".join(argv)
-    return _shell_of(machine).shown(argv)
+    """That command alone, on one line."""
+    return " ".join(_arguments(argv, machine))
+
+
+def _arguments(argv: Command, machine: Machine) -> list[str]:
+    """The words as they are typed; without quotes if none are needed, so that cmd runs it."""
+    if machine.platform.system == "Windows" and all(_PLAIN.fullmatch(word) for word in argv):
+        return [*argv]
+    return _shell_of(machine).arguments(argv)
 
 
 def _shell_of(machine: Machine) -> Shell:

@@ -100,7 +100,7 @@ def cost_of(step: Step) -> str:
     """What a step touches and who must take it, in a few words (English, to be translated)."""
     if step.where in _ELSEWHERE:
         return _ELSEWHERE[step.where]
-    if step.reboot:
+    if step.reboot and not all("reboot" in argv for argv in step.commands):
         return "needs root and a reboot" if step.needs_root else "needs a reboot"
     if step.needs_root:
         return "needs root"
@@ -394,7 +394,18 @@ def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
 def _gpu_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     gpus = machine.gpus
     if gpus:
-        return True, say("GPU {gpus}", gpus=gpu_list(gpus, say).replace(NBSP, " "))
+        # Their states stand in the evidence, but that one is gone belongs here.
+        bare = [
+            Gpu(
+                index=gpu.index,
+                name=gpu.name,
+                memory_bytes=gpu.memory_bytes,
+                code=gpu.code,
+                failed=gpu.failed,
+            )
+            for gpu in gpus
+        ]
+        return True, say("GPU {gpus}", gpus=gpu_list(bare, say).replace(NBSP, " "))
     if on_bus := len(_on_bus(machine)):
         text = (
             "1 NVIDIA GPU on the PCI bus" if on_bus == 1 else "{count} NVIDIA GPUs on the PCI bus"
