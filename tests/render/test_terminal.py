@@ -27,8 +27,16 @@ def report_of(path: Path) -> Report:
     return pipeline.report(pipeline.judge(read_scenario(path).machine), seconds=1.0)
 
 
-def lines_of(shown: Report, width: int = 80, **layout: bool) -> list[terminal.Line]:
-    return terminal.report(shown, terminal.Layout(width=width, **layout))
+def lines_of(
+    shown: Report,
+    width: int = 80,
+    *,
+    quiet: bool = False,
+    verbose: bool = False,
+    signs: bool = True,
+) -> list[terminal.Line]:
+    layout = terminal.Layout(width=width, quiet=quiet, verbose=verbose, signs=signs)
+    return terminal.report(shown, layout)
 
 
 def is_command(line: terminal.Line) -> bool:
