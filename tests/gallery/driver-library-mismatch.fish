@@ -6,7 +6,7 @@
 #
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Restart the machine (needs root and a reboot)
+# # 1. Restart the machine (needs root)
 # sudo systemctl reboot
 # # Or: Reload the driver without a restart (needs root)
 # #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
@@ -21,7 +21,7 @@
 #    cudadoctor check --python /home/ada/venv/bin/python
 
 printf '%s\n' 'These steps need root. Run them yourself:'
-printf '%s\n' '# 1. Restart the machine (needs root and a reboot)'
+printf '%s\n' '# 1. Restart the machine (needs root)'
 printf '%s\n' 'sudo systemctl reboot'
 printf '%s\n' '# Or: Reload the driver without a restart (needs root)'
 printf '%s\n' '#    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the'

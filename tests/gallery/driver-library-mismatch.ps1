@@ -7,7 +7,7 @@
 $ErrorActionPreference = 'Stop'
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Restart the machine (needs root and a reboot)
+# # 1. Restart the machine (needs root)
 # & 'systemctl' 'reboot'
 # # Or: Reload the driver without a restart (needs root)
 # #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
@@ -22,7 +22,7 @@ $ErrorActionPreference = 'Stop'
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
 Write-Output 'These steps need root. Run them yourself:'
-Write-Output '# 1. Restart the machine (needs root and a reboot)'
+Write-Output '# 1. Restart the machine (needs root)'
 Write-Output '& ''systemctl'' ''reboot'''
 Write-Output '# Or: Reload the driver without a restart (needs root)'
 Write-Output '#    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the'

@@ -8,7 +8,7 @@
 set -eu
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Restart the machine (needs root and a reboot)
+# # 1. Restart the machine (needs root)
 # sudo systemctl reboot
 # # Or: Reload the driver without a restart (needs root)
 # #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
@@ -24,7 +24,7 @@ set -eu
 
 cat <<'END'
 These steps need root. Run them yourself:
-# 1. Restart the machine (needs root and a reboot)
+# 1. Restart the machine (needs root)
 sudo systemctl reboot
 # Or: Reload the driver without a restart (needs root)
 #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
