@@ -146,7 +146,7 @@ def fences(step: object, machine: Machine) -> list[object]:
     from cudadoctor.model.findings import Step
 
     assert isinstance(step, Step)
-    edits = [edit for edit in step.edits if edit.what.splitlines()]
+    edits = [edit for edit in shells.edits_by_hand(step) if edit.what.splitlines()]
     return [*edits, *([1] if shells.step_lines(step, machine) else [])]
 
 
