@@ -200,7 +200,7 @@ def test_a_short_time_leaves_room_for_the_proof() -> None:
     heats = searched(search, product(amp_bf16=1.5, sdpa=1.3))
     assert heats[-1].fresh
     assert 4.0 * len(heats) <= 44.0
-    late = [gain for gain in search.result().alone if "time was over" in gain.why]
+    late = [gain for gain in search.result().alone if "time was up" in gain.why]
     assert late
 
 
