@@ -173,7 +173,7 @@ def read_driver(
             return read_nvml(host, patience, progress)
         why = f"{NVML}: {NOT_THERE}"
         seen = Looked(facts={"driver.nvml": Nvml(loads=False, why=why)})
-        seen.gap("gpus", f"NVML cannot be loaded: {why}")
+        seen.gap("gpus", f"NVML does not load: {why}")
         return seen
 
     def ask_cuda() -> Looked:

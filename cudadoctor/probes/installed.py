@@ -232,11 +232,11 @@ def _note_metadata(
         by, source = dist.installer, f"{dist.entry}/{dist.folder}"
         notes.fact("torch.requires", dist.requires, f"{source}/METADATA")
     else:
-        notes.gap("torch.requires", f"{real.path} has no metadata beside it", asked=False)
+        notes.gap("torch.requires", f"{real.path} has no metadata", asked=False)
     if by or conda:
         notes.fact("torch.installer", by or "conda", source)
     else:
-        notes.gap("torch.installer", "no INSTALLER file names it", asked=False)
+        notes.gap("torch.installer", "torch has no INSTALLER file", asked=False)
 
 
 def _note_files(
@@ -264,8 +264,8 @@ def _note_version(notes: Looked, real: CopyLine) -> Build | None:
     beside = (dist.get("version") for dist in real.dists)
     text = found.get("__version__") or next(filter(None, beside), None)
     if not text:
-        notes.gap("torch.version", f"{source} names no version")
-        notes.gap("torch.build", f"{source} names no version")
+        notes.gap("torch.version", f"{source} contains no version")
+        notes.gap("torch.build", f"{source} contains no version")
         return None
     version, build = version_of(text), build_of(found)
     notes.fact("torch.text", text, source)
@@ -306,9 +306,9 @@ def _note_archs(
     if build in ("cpu", "xpu"):
         notes.fact("torch.archs", (), f"{real.path}/version.py")
     elif (library := binding(host, real.path, prefix)) is None:
-        notes.gap("torch.archs", f"there is no libtorch_python in {real.path}/lib")
+        notes.gap("torch.archs", f"{real.path}/lib has no libtorch_python")
     elif (archs := archs_of(host, library)) is None:
-        notes.gap("torch.archs", f"no list of architectures stands in {library}")
+        notes.gap("torch.archs", f"{library} contains no list of architectures")
     else:
         notes.fact("torch.archs", archs, library)
 

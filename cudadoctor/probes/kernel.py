@@ -56,7 +56,7 @@ def read_kernel(host: Host, *, fast: bool, limit_s: float = 30.0) -> Looked:
     """
     notes = Looked()
     if host.system != "Linux":
-        notes.gap("driver.kernel", "the kernel module is read on Linux only")
+        notes.gap("driver.kernel", "the kernel module is only read on Linux")
         return notes
     _note_version(notes, host)
     _note_modules(notes, host)
@@ -70,7 +70,7 @@ def read_kernel(host: Host, *, fast: bool, limit_s: float = 30.0) -> Looked:
     if not fast:
         notes.fact("driver.stuck", stuck_processes(host), "/proc/*/stat")
     else:
-        notes.gap("driver.stuck", "not looked for with --fast", asked=False)
+        notes.gap("driver.stuck", "not checked with --fast", asked=False)
     return notes
 
 
@@ -92,7 +92,7 @@ def _note_version(notes: Looked, host: Host) -> None:
         text = sys.text.strip()
         version, why = driver_of(text), f"{SYS_VERSION} says {text[:40]!r}"
     elif proc.missing:
-        why = f"{PROC_VERSION} is not there: no NVIDIA kernel module is loaded"
+        why = f"{PROC_VERSION} does not exist: no NVIDIA kernel module is loaded"
     else:
         why = f"{PROC_VERSION} " + (f"cannot be read ({proc.why})" if proc.why else NAMELESS)
     notes.fact("driver.kernel", version, SYS_VERSION, why)
@@ -103,7 +103,7 @@ def _note_modules(notes: Looked, host: Host) -> None:
     answer = host.read("/proc/modules", 1 << 20)
     built_in = host.listing("/sys/module").names
     if not answer.known and not built_in:
-        notes.gap("driver.modules", answer.why or "/proc/modules is not there")
+        notes.gap("driver.modules", answer.why or "/proc/modules does not exist")
         return
     loaded = (line.split(" ", 1)[0] for line in answer.text.splitlines())
     known = sorted(MODULES.intersection([*loaded, *built_in]))
@@ -127,7 +127,7 @@ def _blacklisting(host: Host) -> Strings:
 def _note_nodes(notes: Looked, host: Host, limit_s: float) -> None:
     listing = host.listing("/dev")
     if listing.why or listing.missing:
-        notes.gap("driver.nodes", listing.why or "/dev is not there")
+        notes.gap("driver.nodes", listing.why or "/dev does not exist")
         return
     paths = list(_node_paths(host, listing.names))
     if not paths:
@@ -193,7 +193,7 @@ def _log_text(host: Host, *, fast: bool) -> tuple[OptStr, str]:
             ran = host.run(*argv, timeout_s=0.7 if fast else 5.0)
             if ran.ok and len(ran.stdout.strip().splitlines()) > least:
                 return ran.stdout, source
-    reason = answer.why or ("/dev/kmsg is not there" if answer.missing else "it is empty")
+    reason = answer.why or ("/dev/kmsg does not exist" if answer.missing else "it is empty")
     return None, f"the kernel log is not readable here ({reason})"
 
 
@@ -351,7 +351,7 @@ def note_fabric(
     argv = ("systemctl", "show", UNIT, "-p", "ActiveState,LoadState")
     ran = host.run(*argv, timeout_s=1.0 if fast else 5.0)
     state = parse_unit(ran.stdout) if ran.ok else None
-    source, why = f"systemctl show {UNIT}", "systemd does not answer here"
+    source, why = f"systemctl show {UNIT}", "systemd does not answer"
     notes.fact("driver.fabric.manager", state, source, why)
 
 
@@ -390,11 +390,11 @@ def note_packages(notes: Looked, host: Host, *, fast: bool) -> tuple[SystemPacka
         rows = (name.rsplit("-", 2) for name in names)
         source, found = PACMAN, _that_matter(rows, "pacman")
     elif not any(host.listing(path).names for path in RPM):
-        why = dpkg.why or "no package database of dpkg, rpm or pacman is here"
+        why = dpkg.why or "no dpkg, rpm or pacman database found"
         notes.gap("driver.packages", why)
         return None
     elif fast:
-        notes.gap("driver.packages", "rpm is not asked with --fast", asked=False)
+        notes.gap("driver.packages", "rpm is not run with --fast", asked=False)
         return None
     else:
         ran = host.run("rpm", "-qa", "--qf", r"%{NAME} %{VERSION}-%{RELEASE}\n", timeout_s=10.0)

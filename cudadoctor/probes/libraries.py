@@ -36,7 +36,7 @@ def read_libraries(  # noqa: PLR0917
     """
     notes = Looked()
     if host.system != "Linux":
-        notes.gap("libraries", "the loader's rules are known for Linux only", asked=False)
+        notes.gap("libraries", "library loading is only checked on Linux", asked=False)
         return notes
     owners = Owners(host, torch_dir, site_packages, prefix, env)
     notes.fact("libraries.own", owners.own, "folders of the examined environment")
@@ -48,11 +48,13 @@ def read_libraries(  # noqa: PLR0917
     )
     notes.fact("libraries.search", folders, "LD_LIBRARY_PATH")
     if search.too_many:
-        notes.gap("env.LD_LIBRARY_PATH", f"only its first {MOST_FOLDERS} folders were looked at")
+        notes.gap(
+            "env.LD_LIBRARY_PATH", f"only the first {MOST_FOLDERS} folders of it were checked"
+        )
     if "musl" in search.interpreter:
-        notes.gap("libraries.predicted", "musl's loader has rules of its own")
+        notes.gap("libraries.predicted", "library loading is not checked on musl")
     elif torch_dir is None:
-        notes.gap("libraries.predicted", "there is no torch to load libraries")
+        notes.gap("libraries.predicted", "torch is not installed")
     else:
         _predict(notes, search, torch_dir, owners)
     notes.fact("libraries.copies", find_copies(search, owners), "folders and the loader's cache")

@@ -30,7 +30,7 @@ def read_limits(host: Host) -> Looked:
     shm, limits = host.space("/dev/shm"), parse_limits(host.read("/proc/self/limits").text)
     memory = extract(r"(?m)^MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo").text)
     if shm is None:
-        notes.gap("limits.shm_bytes", "/dev/shm is not there")
+        notes.gap("limits.shm_bytes", "/dev/shm does not exist")
     found = Limits(
         shm_bytes=shm.total_bytes if shm else None,
         shm_free_bytes=shm.free_bytes if shm else None,
@@ -52,7 +52,7 @@ def _interfaces(host: Host, notes: Looked) -> OptStrings:
         return None
     names = host.listing("/sys/class/net").names
     if not names:
-        notes.gap("limits.interfaces", "/sys/class/net is not readable")
+        notes.gap("limits.interfaces", "/sys/class/net cannot be read")
     return tuple(sorted(names))[:_MOST_INTERFACES] or None
 
 

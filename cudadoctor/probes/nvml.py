@@ -124,14 +124,14 @@ def _note_driver(notes: Looked, system: dict[str, Json]) -> None:
         code, value = line.get("code"), line.get("value")
         known = convert(value)
         if known is None and value is not None:
-            notes.gap(path, f"NVML answered {value!r}"[:80] + ", which cannot be")
+            notes.gap(path, f"NVML answered {value!r}"[:80] + ", which cannot be right")
         elif code is not None and (code not in UNSUPPORTED or name in _ALWAYS_SUPPORTED):
             notes.gap(path, refusal(code))
         elif not path.startswith("driver.nvml."):
             notes.fact(path, known, SOURCE)
     count = system.get("count", {}).get("value")
     if count is not None and possible_count(count) is None:
-        notes.gap("gpus", f"NVML counts {count} GPUs, which cannot be")
+        notes.gap("gpus", f"NVML counts {count} GPUs, which cannot be right")
 
 
 def _reported(value: object) -> OptDriverVersion:
@@ -274,7 +274,7 @@ def _code(value: object) -> int:
 
 
 def refusal(code: object) -> str:
-    return "NVML's answer could not be read" if code == -1 else f"NVML refused it with code {code}"
+    return "NVML's answer could not be read" if code == -1 else f"NVML error {code}"
 
 
 def _whole(value: Any, least: int, most: int) -> int:
@@ -417,9 +417,9 @@ def note_pairs(notes: Looked, answer: Streamed, gpus: tuple[Gpu, ...] | None) ->
     if gpus is not None and len(live) < 2:
         notes.fact("driver.pairs", (), SOURCE)
     elif skipped:
-        notes.gap("driver.pairs", f"between {skipped.get('count')} GPUs it is not asked")
+        notes.gap("driver.pairs", f"not checked between {skipped.get('count')} GPUs")
     elif not answer.last("all-pairs"):
-        notes.gap("driver.pairs", "NVML was not asked to its end") if live else None
+        notes.gap("driver.pairs", "NVML did not answer all questions") if live else None
     else:
         pairs = [
             (pair, line) for line in answer.of("pair") if (pair := pair_from(line)) is not None

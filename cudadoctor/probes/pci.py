@@ -46,7 +46,7 @@ def read_pci(host: Host) -> Looked:
     """All display and compute devices, and how many NVSwitches there are."""
     notes = Looked()
     if host.system != "Linux":
-        notes.gap("pci", "the PCI bus is read on Linux only")
+        notes.gap("pci", "the PCI bus is only read on Linux")
         return notes
     listing = host.listing(BUS)
     buses = host.listing(BUS_KINDS).names if listing.missing else ()
@@ -55,7 +55,7 @@ def read_pci(host: Host) -> Looked:
         notes.fact("driver.fabric.nvswitches", 0, BUS_KINDS)
         return notes
     if listing.missing or listing.why:
-        notes.gap("pci", listing.why or f"{BUS} is not there")
+        notes.gap("pci", listing.why or f"{BUS} does not exist")
         return notes
     seen = {name: _device(host, name) for name in listing.names}
     devices = list(filter(None, seen.values()))
@@ -63,7 +63,7 @@ def read_pci(host: Host) -> Looked:
     if unread and not any(device.is_gpu and device.vendor == NVIDIA for device in devices):
         # What it is is not known: the bus does not prove that there is no GPU.
         name = unread[:40].encode("ascii", "replace").decode()
-        notes.gap("pci", f"{BUS}/{name} tells neither its vendor nor its class")
+        notes.gap("pci", f"{BUS}/{name} has no vendor and no class")
         return notes
     gpus = [device for device in devices if device.is_gpu]
     # What lies around them matters where there are several.

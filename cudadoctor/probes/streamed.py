@@ -14,7 +14,7 @@ from cudadoctor.host.children import Environment, Ran
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Json, OptBool, OptFloat, OptInt, OptStr, is_start
 
-SLOW = "without persistence mode many GPUs can need 30 s"
+SLOW = "with persistence mode off, many GPUs can take 30 s to start"
 Progress = Callable[[str, bool], None]
 """Called as progress(what, going): something was started or has ended."""
 
@@ -124,7 +124,7 @@ class Streamed(Struct, frozen=True, kw_only=True):
 
     def stopped(self, process: str) -> str:
         """Where and why it did not come to its end, as a sentence. process: what it is for."""
-        where = self.call or f"the process that asks {process}"
+        where = self.call or process
         of_gpu = "" if self.gpu is None else f" of GPU {self.gpu}"
         slow = f"; {SLOW}" if self.timed_out and not self.hung else ""
         return f"{where}{of_gpu}: {self.why}{slow}"

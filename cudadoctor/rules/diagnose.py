@@ -138,7 +138,36 @@ def _undecided(rule: Rule, missing: NotKnown, machine: Machine) -> Undecided:
 
 def _why(missing: NotKnown, machine: Machine) -> str:
     gap = gap_of(machine, missing.fact)
-    return missing.why or (gap.why if gap else f"{missing.fact} is not known")
+    return missing.why or (gap.why if gap else _no_data(missing.fact))
+
+
+_NO_DATA = {
+    "driver": "no data about the NVIDIA driver",
+    "driver.libcuda": "CUDA was not asked",
+    "driver.nvml": "NVML was not asked",
+    "gpus": "no data about the GPUs",
+    "pci": "no data about the PCI bus",
+    "container": "no data about containers",
+    "torch": "no data about torch",
+    "torch.imported": "torch was not imported",
+    "torch.requires": "no data about what torch requires",
+    "packages": "no list of the installed packages",
+    "libraries": "no data about the libraries that torch loads",
+    "build": "no data about compilers and CUDA toolkits",
+    "python": "no data about the Python",
+    "platform": "no data about the system",
+    "limits": "no data about limits and memory",
+    "env": "no environment variables given",
+    "smoke": "the training step was not run",
+}
+"""What is said of a fact that nobody gave a reason for, by the beginning of its path."""
+
+
+def _no_data(fact: str) -> str:
+    start = fact
+    while start and start not in _NO_DATA:
+        start = start.rpartition(".")[0]
+    return _NO_DATA.get(start, f"{fact} is not known")
 
 
 def _one_a_cause(undecided: Iterable[Undecided]) -> tuple[Undecided, ...]:

@@ -163,7 +163,7 @@ class Reading:
         self.ends = self.all(End)
         status: Status = "timed-out" if ran.timed_out else "failed"
         why = ran.why or (
-            "no answer" if ran.timed_out else f"the process ended with status {ran.code}"
+            "no answer" if ran.timed_out else f"the process exited with status {ran.code}"
         )
         if ran.signal and not ran.timed_out:
             why = f"killed by {signal_name(ran.signal)}"
@@ -186,7 +186,7 @@ class Reading:
         facts = self._cuda(notes) | self._neighbours()
         lost = next((end for end in self.ends if end.stage == "cuda" and end.lost), None)
         if lost is not None:
-            notes.gap("torch.imported.cuda_available", f"the first look at CUDA: {lost.detail}")
+            notes.gap("torch.imported.cuda_available", f"torch.cuda: {lost.detail}")
             facts |= {"hung": lost.status == "timed-out", "signal": lost.signal}
         return replace(found, **facts)
 
@@ -196,8 +196,8 @@ class Reading:
         words = [line for line in ran.stderr.splitlines() if line.strip()] or ["no words"]
         last = words[-1][:300]
         if not self.all(Start):
-            why = ran.why or f"the interpreter ended with status {ran.code}: {last}"
-            notes.gap("torch.imported", "there is no such interpreter" if ran.missing else why)
+            why = ran.why or f"the interpreter exited with status {ran.code}: {last}"
+            notes.gap("torch.imported", "the interpreter does not exist" if ran.missing else why)
             return None
         if ran.timed_out:
             notes.gap("torch.imported.cuda_available", f"import torch: {ran.why}")

@@ -82,7 +82,7 @@ def test_a_variable_with_nothing_else_in_it_is_unset() -> None:
     assert remedy.variables == {"LD_LIBRARY_PATH": None}
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the loader's rules are known for Linux only")
+@pytest.mark.skipif(os.name == "nt", reason="library loading is only checked on Linux")
 def test_the_probe_follows_the_links_of_the_search_path(tmp_path: Path) -> None:
     real = tmp_path / "cuda-12.6" / "lib" / "stubs"
     real.mkdir(parents=True)

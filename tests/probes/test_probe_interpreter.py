@@ -377,7 +377,7 @@ echo "Fatal Python error: init_fs_encoding: failed" >&2
 exit 1
 """
     why, facts = examined(tmp_path / "python", sick)
-    assert "cannot start: exit status 1, Fatal Python error" in why
+    assert "does not start: exit status 1, Fatal Python error" in why
     assert facts["python.version"] == Version("3.11.7")
 
 

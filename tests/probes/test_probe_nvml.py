@@ -133,7 +133,7 @@ def test_a_library_that_hangs_in_c_names_the_call(standins: StandIns) -> None:
 def test_a_short_wait_is_a_gap_and_never_a_hang(standins: StandIns) -> None:
     seen = asked(standins, "nvmlInitWithFlags = hang", limit_s=1.0, sure=False)
     assert nvml(seen).hung is None
-    assert "many GPUs can need 30 s" in gaps(seen)["driver.nvml.code"]
+    assert "many GPUs can take 30 s" in gaps(seen)["driver.nvml.code"]
     assert gaps(seen)["driver.nvml.hung"] == gaps(seen)["driver.nvml.code"]
 
 
@@ -155,7 +155,7 @@ def test_a_hang_in_one_gpu_keeps_what_all_are(standins: StandIns) -> None:
     assert [gpu.power_w for gpu in gpus(seen)] == [70.0, 70.0, None, 70.0]
     assert gaps(seen) == {
         "gpus.2": "nvmlDeviceGetPowerUsage of GPU 2: no answer within 2.5 s",
-        "driver.pairs": "NVML was not asked to its end",
+        "driver.pairs": "NVML did not answer all questions",
     }
 
 
@@ -362,7 +362,7 @@ def test_what_lies_between_every_two_gpus_is_told(standins: StandIns) -> None:
 def test_between_many_gpus_nothing_is_asked_and_that_is_said(standins: StandIns) -> None:
     looked = read_nvml(HostWith(standins.environment("count = 17", standins.nvml())), FULL)
     assert "driver.pairs" not in looked.facts
-    assert [gap.why for gap in looked.gaps] == ["between 17 GPUs it is not asked"]
+    assert [gap.why for gap in looked.gaps] == ["not checked between 17 GPUs"]
     whole = read_nvml(HostWith(standins.environment("count = 16", standins.nvml())), FULL)
     assert len(whole.facts["driver.pairs"]) == 120
 
@@ -389,7 +389,7 @@ def test_what_every_gpu_has_is_never_unsupported(standins: StandIns, code: int) 
     fields = ("name", "uuid", "bus_id", "device_id", "capability")
     assert gpus(seen)[0].unsupported == ()
     assert gaps(seen) == {
-        f"gpus.0.{field}": f"NVML refused it with code {code}" for field in fields
+        f"gpus.0.{field}": f"NVML error {code}" for field in fields
     }
 
 
@@ -414,20 +414,20 @@ def test_the_instances_of_a_gpu_are_not_known_where_one_is_refused(standins: Sta
     assert gpus(seen)[0].mig_devices is not None
     refused = asked(standins, "mig = 1\nmig_devices = 2\nnvmlDeviceGetMigDeviceHandleByIndex = 4")
     assert gpus(refused)[0].mig_devices is None
-    assert "code 4" in gaps(refused)["gpus.0.mig_devices"]
+    assert "error 4" in gaps(refused)["gpus.0.mig_devices"]
 
 
 def test_links_after_one_that_is_refused_are_not_taken_for_missing(standins: StandIns) -> None:
     seen = asked(standins, "nvmlDeviceGetNvLinkState = 23")
     assert gpus(seen)[0].nvlink_down is None
-    assert "code 23" in gaps(seen)["gpus.0.nvlink_down"]
+    assert "error 23" in gaps(seen)["gpus.0.nvlink_down"]
 
 
 @pytest.mark.parametrize("code", [3, 23], ids=["not supported", "refused"])
 def test_what_is_refused_between_two_gpus_has_its_reason(standins: StandIns, code: int) -> None:
     seen = asked(standins, f"count = 2\nnvmlDeviceGetP2PStatus = {code}")
     assert seen.facts["driver.pairs"][0].p2p is None
-    assert gaps(seen) == {"driver.pairs.0.p2p": f"NVML refused it with code {code}"}
+    assert gaps(seen) == {"driver.pairs.0.p2p": f"NVML error {code}"}
 
 
 @pytest.mark.parametrize("scenario", ["", "gpu0.nvmlDeviceGetName = hang", "nvmlInit = crash"])

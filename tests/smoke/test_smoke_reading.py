@@ -90,15 +90,15 @@ def test_an_import_that_is_killed_has_its_signal_also_through_a_shell(code: int)
 @pytest.mark.parametrize(
     ("ran", "why"),
     [
-        (Ran(missing=True), "there is no such interpreter"),
+        (Ran(missing=True), "the interpreter does not exist"),
         (Ran(why="EACCES: Permission denied"), "EACCES: Permission denied"),
         (
             Ran(code=0, stdout="hello\n"),
-            "the interpreter ended with status 0: no words",
+            "the interpreter exited with status 0: no words",
         ),
         (
             Ran(code=2, stderr="Unknown option: -c\nusage: x\n\n"),
-            "the interpreter ended with status 2: usage: x",
+            "the interpreter exited with status 2: usage: x",
         ),
     ],
 )
