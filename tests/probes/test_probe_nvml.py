@@ -388,9 +388,7 @@ def test_what_every_gpu_has_is_never_unsupported(standins: StandIns, code: int) 
     seen = asked(standins, "\n".join(f"nvmlDeviceGet{call} = {code}" for call in calls))
     fields = ("name", "uuid", "bus_id", "device_id", "capability")
     assert gpus(seen)[0].unsupported == ()
-    assert gaps(seen) == {
-        f"gpus.0.{field}": f"NVML error {code}" for field in fields
-    }
+    assert gaps(seen) == {f"gpus.0.{field}": f"NVML error {code}" for field in fields}
 
 
 def test_a_gpu_without_memory_of_its_own_says_so_by_not_supported_alone(
