@@ -134,7 +134,11 @@ def _steps(
                 cures=remedy.cures,
             )
         if not written.wheels:
+            # A channel has builds of its own: the tables' release and variant are not what comes.
             change = replace(change, download_bytes=None)
+            if remedy.id == "install-torch" and change.variant:
+                kind = f"CUDA {change.cuda.partition('.')[0]}" if change.cuda else "CPU"
+                fields["title"] = f"Install a {kind} build of torch with {written.tool}"
         fields |= {"tool": written.tool, "manual": remedy.manual or written.manual}
         notes += (
             written.note,

@@ -167,7 +167,7 @@ def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, bool] | None:
     if fails and m.torch.requires and m.packages is not None and not found:
         pins = [pin for pin in library_pins(m, kb) if pin.installed is None and pin.name != META]
         if pins:
-            names, verb = listed([pin.name for pin in pins]), "are" if len(pins) > 1 else "is"
+            names, verb = ", ".join(pin.name for pin in pins), "are" if len(pins) > 1 else "is"
             return f"{names} {verb} not installed", "packages", False
     # Of a torch in site-packages that pip knows nothing of, parts are found by metadata.
     site, path = m.python.site_packages, m.torch.path

@@ -283,7 +283,7 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
         values={
             "soname": library.soname,
             "version": f" {library.version}" if library.version else "",
-            "path": library.path,
+            "path": library.path.rpartition("/")[0] or library.path,
             "own": f" {worst.own}" if worst.own else "",
         },
         sure=spoken or worst.use.proven,

@@ -30,6 +30,7 @@ _IMAGE = (
     "This lasts as long as the container: to keep it, add the same packages to the image's "
     "Dockerfile."
 )
+_NIX_HOME = "Set CUDA_HOME there to the path that `dirname $(dirname $(which nvcc))` prints."
 _YUM_ONLY = 2
 """Amazon Linux 2 has no dnf, and a C library that no current torch runs with."""
 
@@ -124,6 +125,10 @@ def install_toolkit(m: Machine) -> Remedies:
         commands = _install(m, "cuda")
         title = f"Install the CUDA {cuda.major} toolkit"
         return _as_root(m, "install-toolkit", title, commands, {"CUDA_HOME": "/opt/cuda"})
+    if family_of(m) == "nixos":
+        package = f"cudaPackages_{cuda.major}_{cuda.minor}.cudatoolkit"
+        text = f"Start a shell with it: `nix-shell -p {package}`. {_NIX_HOME}"
+        return by_hand("install-toolkit", f"Use the CUDA {number} toolkit of nixpkgs", text)
     text = f"Download CUDA {number} from {_ARCHIVE} and install the toolkit without the driver."
     if m.platform.system == "Windows":
         text += " In the installer, choose Custom and clear the driver."
@@ -177,6 +182,8 @@ def c_compiler(m: Machine) -> Remedies:
     packages = packages_of(m)
     if packages is None:
         text = "Install gcc and g++ with the package manager of this distribution."
+        if family_of(m) == "nixos":
+            text = "Start a shell with a compiler: `nix-shell -p gcc`."
         return by_hand("c-compiler", title, text)
     return _as_root(m, "c-compiler", title, _install(m, packages.compiler))
 
@@ -213,6 +220,8 @@ def older_compiler(m: Machine, limit: OptInt) -> Remedies:
         return (step(risk=Risk.ENVIRONMENT, commands=(command,), variables=own, tool="conda"),)
     if packages is None or not packages.older:
         text = f"Install g++ {major} and set NVCC_CCBIN to its path."
+        if family_of(m) == "nixos":
+            text = f"Start a shell with it: `nix-shell -p gcc{major}`."
         return by_hand("older-compiler", title, text)
     toolset = packages.older.startswith("gcc-toolset")
     path = f"/opt/rh/gcc-toolset-{major}/root/usr/bin/g++" if toolset else f"/usr/bin/g++-{major}"

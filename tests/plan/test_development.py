@@ -1,0 +1,181 @@
+"""What compiles, as the commands of each kind of host: toolkits, compilers, headers, runtimes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from packaging.version import Version
+from remedy_fixtures import KB, machine
+
+from cudadoctor.model.findings import Wishes
+from cudadoctor.model.machine import Library, Machine
+from cudadoctor.plan.planner import plan
+from cudadoctor.plan.remedies import development, torch
+from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.solver.builds import best_build
+
+CONDA = {
+    "kind": "conda",
+    "prefix": "/opt/conda/envs/a",
+    "managers": [{"name": "conda", "path": "/opt/conda/bin/conda"}],
+}
+
+
+def on(distro: str, version: str | None, *like: str, **more: Any) -> Machine:
+    names = {"distro": distro, "distro_version": version, "distro_like": like}
+    return machine(platform=names | more.pop("platform", {}), **more)
+
+
+@pytest.mark.parametrize(
+    ("distro", "version", "cuda", "added", "package", "home"),
+    [
+        ("ubuntu", "24.04", "12.6", "ubuntu2404", "cuda-toolkit-12-6", "/usr/local/cuda-12.6"),
+        # The first that this repository has of the same major.
+        ("ubuntu", "24.04", "12.1", "ubuntu2404", "cuda-toolkit-12-5", "/usr/local/cuda-12.5"),
+        # And the last.
+        ("fedora", "41", "13.2", "fedora41", "cuda-toolkit-13-0", "/usr/local/cuda-13.0"),
+        ("rocky", "9.4", "12.8", "rhel9", "cuda-toolkit-12-8", "/usr/local/cuda-12.8"),
+        (
+            "opensuse-leap",
+            "15.6",
+            "12.8",
+            "opensuse15",
+            "cuda-toolkit-12-8",
+            "/usr/local/cuda-12.8",
+        ),
+        ("arch", None, "13.0", None, "cuda", "/opt/cuda"),
+    ],
+)
+def test_a_toolkit_comes_from_the_repository_of_the_distribution(
+    distro: str, version: str, cuda: str, added: str | None, package: str, home: str
+) -> None:
+    like = {"rocky": ("rhel",), "opensuse-leap": ("suse",)}.get(distro, ())
+    m = on(distro, version, *like, torch={"cuda": cuda})
+    (found,) = development.install_toolkit(m)
+    assert found.needs_root and found.commands[-1][-1] == package
+    assert found.variables == {"CUDA_HOME": home}
+    lines = [" ".join(argv) for argv in found.commands]
+    assert added is None or any(f"/{added}/" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("distro", "version", "cuda"),
+    [("debian", "13", "12.8"), ("ubuntu", "26.04", "13.0"), ("arch", None, "12.8")],
+)
+def test_no_toolkit_of_another_major_is_ever_named(distro: str, version: str, cuda: str) -> None:
+    (found,) = development.install_toolkit(on(distro, version, torch={"cuda": cuda}))
+    assert not found.commands and f"CUDA {cuda}" in (found.manual or "")
+
+
+def test_a_conda_environment_gets_its_toolkit_without_root() -> None:
+    (found,) = development.install_toolkit(machine(python=CONDA, torch={"cuda": "12.8"}))
+    assert not found.needs_root
+    words = ("install", "-y", "-p", "/opt/conda/envs/a", "-c", "conda-forge", "cuda-toolkit=12.8")
+    assert found.commands == (("/opt/conda/bin/conda", *words),)
+    (old,) = development.install_toolkit(machine(python=CONDA, torch={"cuda": "11.8"}))
+    assert "nvidia/label/cuda-11.8.0" in old.commands[0]
+
+
+@pytest.mark.parametrize(
+    ("distro", "package", "path"),
+    [
+        ("debian", "g++-13", "/usr/bin/g++-13"),
+        ("fedora", "gcc13-c++", "/usr/bin/g++-13"),
+        ("rhel", "gcc-toolset-13-gcc-c++", "/opt/rh/gcc-toolset-13/root/usr/bin/g++"),
+        ("arch", "gcc13", "/usr/bin/g++-13"),
+    ],
+)
+def test_nvcc_gets_an_older_compiler_beside_the_present_one(
+    distro: str, package: str, path: str
+) -> None:
+    (found,) = development.older_compiler(on(distro, "12"), 13)
+    assert found.commands[-1][-1] == package
+    assert found.variables == {"NVCC_CCBIN": path}
+
+
+@pytest.mark.parametrize(
+    ("distro", "version", "python", "package"),
+    [
+        ("ubuntu", "24.04", "3.12.3", "python3.12-dev"),
+        ("rhel", "9.4", "3.9.18", "python3-devel"),
+        ("rhel", "9.4", "3.12.1", "python3.12-devel"),
+        ("sles", "15.6", "3.11.1", "python311-devel"),
+    ],
+)
+def test_the_headers_are_those_of_the_examined_python(
+    distro: str, version: str, python: str, package: str
+) -> None:
+    (found,) = development.python_headers(on(distro, version, python={"version": python}))
+    assert found.commands[-1][-1] == package
+
+
+@pytest.mark.parametrize("container", [{"kind": "kubernetes"}, {"scheduler": "slurm"}])
+def test_packages_of_a_shared_system_are_its_administrators(container: dict[str, str]) -> None:
+    (found,) = development.c_compiler(machine(container=container))
+    assert found.where == "admin" and found.commands
+
+
+@pytest.mark.parametrize(
+    ("soname", "version", "package"),
+    [
+        ("libcudnn.so.9", "9.1.0", "cudnn"),
+        ("libcudnn.so.9", "9.12.0", "libcudnn"),
+        ("libcusparseLt.so.0", "0.7.1", "cusparselt"),
+        ("libcusparse.so.12", "12.5", "libcusparse"),
+    ],
+)
+def test_the_conda_package_of_a_library_is_named(soname: str, version: str, package: str) -> None:
+    path = f"/opt/conda/envs/b/lib/{soname}"
+    library = Library(soname=soname, path=path, version=version, owner="conda")
+    (found,) = development.remove_conda_library(machine(python=CONDA), library)
+    assert found.commands[0][-2:] == ("/opt/conda/envs/b", package)
+
+
+def test_libstdcxx_is_renewed_in_the_environment_that_it_comes_from() -> None:
+    path = "/home/ada/miniforge3/envs/old/lib/libstdc++.so.6"
+    (found,) = development.newer_libstdcxx(machine(), path)
+    assert found.commands[0][5:7] == ("-c", "conda-forge")
+    assert "/home/ada/miniforge3/envs/old" in found.commands[0]
+    (system,) = development.newer_libstdcxx(machine(), "/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
+    assert not system.commands
+
+
+def test_a_python_that_takes_no_packages_and_lacks_venv_gets_it_first() -> None:
+    python = {
+        "kind": "system",
+        "externally_managed": True,
+        "ensurepip": False,
+        "executable": "/usr/bin/python3",
+        "prefix": "/usr",
+        "version": "3.11.2",
+        "managers": [],
+    }
+    nothing = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    m = on("debian", "12", python=python, torch=nothing, packages=[])
+    steps = plan(m, KB, diagnose(m, KB), Wishes()).steps
+    first, second = steps[:2]
+    assert first.needs_root and first.commands[-1][-1] == "python3.11-venv"
+    assert second.commands[0][1:3] == ("-m", "venv") and not second.manual
+
+
+def test_pip_unpacks_on_the_disk_of_the_environment_where_tmp_is_small() -> None:
+    nothing = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    small = {"tmp_free_bytes": 10**8, "env_free_bytes": 10**11}
+    m = machine(torch=nothing, packages=[], limits=small)
+    (found,) = torch.install_torch(m, KB)
+    assert found.variables == {"TMPDIR": m.python.prefix}
+    full = machine(torch=nothing, packages=[], limits=small | {"env_free_bytes": 10**8})
+    assert not torch.install_torch(full, KB)[0].variables
+
+
+def test_the_reasons_name_the_nearest_build_and_what_pip_would_bring() -> None:
+    blackwell = [{"index": 0, "name": "NVIDIA GeForce RTX 5090", "capability": "12.0"}]
+    choice = best_build(machine(gpus=blackwell, torch={"version": "2.6.0"}), KB)
+    assert choice.build is not None
+    assert choice.build.torch > Version("2.7")
+    assert choice.why[0].startswith("No build of torch 2.6.0 fits this machine")
+    assert choice.why[0].endswith("2.7.0+cu128 the nearest.")
+    pascal = [{"index": 0, "name": "NVIDIA GeForce GTX 1080", "capability": "6.1"}]
+    kept = best_build(machine(gpus=pascal), KB)
+    assert kept.why[1].startswith("The default build (cu130) does not fit: it has no code")
