@@ -36,7 +36,7 @@ from cudadoctor.rules.evidence.libraries import (
     proven_sound,
     way_out,
 )
-from cudadoctor.rules.evidence.signs import error_with
+from cudadoctor.rules.evidence.signs import error_with, variable
 
 _LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
 _ONE_NAME_IN_ALL_CUDA_12 = frozenset({"curand", "cusolver", "nvtx"})
@@ -265,14 +265,14 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
 def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int = 4) -> Answer:
     spoken, here = error_with(m, *words), error_with(m, *words, pasted=False)
     if here and not (m.libraries.mapped or m.libraries.predicted):
-        return _by_words(m, here, pattern)
+        return _by_words(m, kb, here, pattern)
     if not applies(m):
         return None
     graded = [
         (rank, use) for use in foreign(m, pattern) if (rank := gravity(m, use, parts)) is not None
     ]
     if not graded:
-        return _by_words(m, here, pattern) if here and not m.libraries.missing else None
+        return _by_words(m, kb, here, pattern) if here and not m.libraries.missing else None
     rank, worst = min(graded, key=lambda pair: pair[0])
     library = worst.use.library
     order = compared(library.version, worst.own)
@@ -296,7 +296,13 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
 _NEWER = "A newer copy usually works, but this torch was not tested with it."
 
 
-def _by_words(m: Machine, spoken: str, pattern: str) -> Found:
+def _search_variables(m: Machine) -> list[str]:
+    """The variables that lead the loader elsewhere: those that are set, both if nobody knows."""
+    names = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+    return [name for name in names if m.env is None or variable(m, name)]
+
+
+def _by_words(m: Machine, kb: Knowledge, spoken: str, pattern: str) -> Found:
     """The loader's own words prove it where the files are not known."""
     name = pattern.replace("\\.", "")
     return Found(
@@ -306,7 +312,7 @@ def _by_words(m: Machine, spoken: str, pattern: str) -> Found:
         title=None
         if name.isidentifier()
         else "torch loads a library from another CUDA installation",
-        remedies=unset_variables(m, "LD_LIBRARY_PATH", "LD_PRELOAD"),
+        remedies=unset_variables(m, *_search_variables(m)) or reinstall_torch(m, kb),
     )
 
 

@@ -13,6 +13,7 @@ from cudadoctor.model.machine import Library, Machine
 from cudadoctor.plan.planner import plan
 from cudadoctor.plan.remedies import development, torch
 from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.evidence.libraries import way_out
 from cudadoctor.solver.builds import best_build
 
 CONDA = {
@@ -179,3 +180,12 @@ def test_the_reasons_name_the_nearest_build_and_what_pip_would_bring() -> None:
     pascal = [{"index": 0, "name": "NVIDIA GeForce GTX 1080", "capability": "6.1"}]
     kept = best_build(machine(gpus=pascal), KB)
     assert kept.why[1].startswith("The default build (cu130) does not fit: it has no code")
+
+
+def test_what_else_is_preloaded_stays() -> None:
+    cudnn, allocator = "/opt/dnn/libcudnn.so.9", "/usr/lib/libjemalloc.so.2"
+    library = Library(soname="libcudnn.so.9", path=cudnn, how="LD_PRELOAD", version="9.1.0")
+    m = machine(env={"LD_PRELOAD": f"{allocator} {cudnn}"})
+    assert way_out(m, KB, library)[0].variables == {"LD_PRELOAD": allocator}
+    alone = machine(env={"LD_PRELOAD": cudnn})
+    assert way_out(alone, KB, library)[0].variables == {"LD_PRELOAD": None}

@@ -21,6 +21,7 @@ from cudadoctor.plan.remedies import (
     off_search_path,
     reinstall_torch,
     remove_conda_library,
+    set_variables,
     unset_variables,
 )
 from cudadoctor.rules.evidence.signs import cuda_works, variable
@@ -225,10 +226,20 @@ def gravity(m: Machine, found: Foreign, parts: int = 4) -> Severity | None:
     return ERROR if order == -1 and not proven_sound(m) else WARNING
 
 
+def _not_preloaded(m: Machine, path: str, preloaded: list[str]) -> Remedies:
+    """LD_PRELOAD without that file: what else is preloaded, such as an allocator, stays."""
+    rest = [entry for entry in preloaded if entry != path]
+    if not rest or path not in preloaded:
+        return unset_variables(m, "LD_PRELOAD")
+    title = f"Take {path} out of LD_PRELOAD"
+    return set_variables("trim-ld-preload", title, {"LD_PRELOAD": ":".join(rest)})
+
+
 def way_out(m: Machine, kb: Knowledge, library: Library) -> Remedies:
     """By the rule of the loader that brought the file in."""
-    if library.how == "LD_PRELOAD" or library.path in variable(m, "LD_PRELOAD").split(":"):
-        return unset_variables(m, "LD_PRELOAD")
+    preloaded = [entry for entry in re.split("[: ]", variable(m, "LD_PRELOAD")) if entry]
+    if library.how == "LD_PRELOAD" or library.path in preloaded:
+        return _not_preloaded(m, library.path, preloaded)
     if named := off_search_path(m, library.path.rpartition("/")[0]):
         return named
     predicted = {file.how for file in m.libraries.predicted or () if file.path == library.path}
