@@ -10,6 +10,7 @@ from cudadoctor.installers.tool import (
     interpreter,
     joined,
     manager,
+    parent,
     venv_package,
     within,
 )
@@ -60,7 +61,7 @@ def new_environment(m: Machine, version: str, change: PackageChange | None) -> W
             made = (program, "create", "-y", "-p", folder, "-c", "conda-forge")
             made = (*made, f"python={version}", "pip")
             python = within(m, folder, conda=True)
-        elif fetched := _fetched_uv(m):
+        elif fetched := _fetched_uv(m, folder):
             before, start = fetched
             made = _uv_venv(start[0], version, folder)
             installed = uv.install(m, change, start[0], python) if change else Written(tool="uv")
@@ -87,22 +88,20 @@ _UV_FROM = (3, 8)
 """The oldest Python that uv is installed with."""
 
 
-def _fetched_uv(m: Machine) -> tuple[tuple[Command, ...], Command] | None:
+def _fetched_uv(m: Machine, folder: str) -> tuple[tuple[Command, ...], Command] | None:
     """How to get uv, which brings any Python without root, and how it is called then.
 
-    Into the examined environment where pip works there, else into a new one beside it.
+    Within the folder of the new environment: the examined one stays as it is.
     """
-    python, version = interpreter(m), m.python.version
+    version = m.python.version
     if version is None or version.release[:2] < _UV_FROM or m.python.bits == 32:
         return None
-    if not is_closed(m):
-        pip = ((python, "-m", "pip", "install", "uv"),)
-        return None if m.python.pip is False else (pip, (python, "-m", "uv"))
-    if not m.python.ensurepip:
+    if m.python.ensurepip is False:
         return None
-    folder = folder_for(m, "uv")
-    own = within(m, folder)
-    return ((python, "-m", "venv", folder), (own, "-m", "pip", "install", "uv")), (own, "-m", "uv")
+    place = parent(m, folder, "uv")
+    own = within(m, place)
+    made = (interpreter(m), "-m", "venv", place)
+    return (made, (own, "-m", "pip", "install", "uv")), (own, "-m", "uv")
 
 
 def _uv_venv(uv: str, python: str, folder: str) -> Command:

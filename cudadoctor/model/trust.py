@@ -286,7 +286,7 @@ _SOURCE = (
 _WRITTEN = r"/etc/[a-z0-9._-]+(?:/[A-Za-z0-9._-]+){0,3}"
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
 
-_NEW = r"\.venv-(?:uv|torch(?:-conda|-py\d{2,3})?)"
+_NEW = r"\.venv-torch(?:-conda|-py\d{2,3})?(?:[/\\]uv)?"
 _MADE = rf"{_NEW}(?:/bin/python|\\Scripts\\python\.exe|\\python\.exe)?"
 _PYTHON = r"python\d\.\d{1,2}"
 _PROGRAMS = frozenset(

@@ -118,8 +118,9 @@ def _system(machine: Machine, prefix: str) -> tuple[Root, ...]:
 
 def folder_made(step: Step) -> OptStr:
     """The folder of the new environment that a step makes, None where it makes none."""
-    for argv in step.commands:
-        if "venv" in argv[:3] and len(argv) > 2:
+    # The last: a venv before it holds the uv that makes this one.
+    for argv in reversed(step.commands):
+        if "venv" in argv[:4] and len(argv) > 2:
             return argv[-1]
         if argv[1:2] == ("create",) and "-p" in argv[:-1]:
             return argv[argv.index("-p") + 1]

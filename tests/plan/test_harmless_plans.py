@@ -17,6 +17,7 @@ from cudadoctor.model.findings import Diagnosis, PackageChange, Severity, Step, 
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan.planner import plan
 from cudadoctor.plan.remedies.torch import installed_row, installed_variant
+from cudadoctor.repair.begin import folder_made
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.solver.demand import platform_of, python_of
 
@@ -213,8 +214,10 @@ def scenario(name: str) -> Machine:
 def test_a_jetson_with_another_python_gets_an_environment_beside_its_own() -> None:
     m = moved(scenario("jetson-build--generic-wheel"), {}, PYTHONS["3.11"])
     step = steps_of(m)["jetson-torch"]
-    assert step.commands[0][1:] == ("-m", "pip", "install", "uv")
-    assert step.commands[1][-3:] == ("--python", "3.10", "/home/ada/.venvs/torch-py310")
+    folder = "/home/ada/.venvs/torch-py310"
+    assert step.commands[0][1:] == ("-m", "venv", f"{folder}/uv")
+    assert step.commands[2][-3:] == ("--python", "3.10", folder)
+    assert folder_made(step) == folder
     assert not any("uninstall" in argv for argv in step.commands)
     assert "new environment with Python 3.10" in step.title
 

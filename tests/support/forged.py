@@ -243,7 +243,9 @@ PROGRAMS = {
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
     *("grub-mkconfig", "grub2-mkconfig"),
 }
-MADE = re.compile(r"python3\.\d+|\.venv-(?:uv|torch[a-z0-9-]*)(/bin/python|\\Scripts\\python\.exe)")
+MADE = re.compile(
+    r"python3\.\d+|\.venv-torch[a-z0-9-]*(?:[/\\]uv)?(/bin/python|\\Scripts\\python\.exe)"
+)
 WORD = re.compile(r"[A-Za-z0-9*.$-][\w.+:/=<>~!,*\\-]*|/[\w./-]+")
 OPTION = re.compile(r"--?[A-Za-z-]+")
 OPTIONS = {

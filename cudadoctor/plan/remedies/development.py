@@ -246,6 +246,11 @@ def vc_runtime() -> Remedies:
     )
 
 
+def _risk(mine: bool) -> Risk:
+    """An undo covers the examined environment alone: another one is left to the user."""
+    return Risk.ENVIRONMENT if mine else Risk.SYSTEM
+
+
 _IN_CONDA = re.compile(r".*?/[^/]*(?:conda|forge|mamba)[^/]*(?:/envs/[^/]+)?(?=/lib/)")
 
 
@@ -256,7 +261,8 @@ def newer_libstdcxx(m: Machine, path: str) -> Remedies:
     if owner or _is_conda(m):
         words = ("-c", "conda-forge", "libstdcxx-ng>=13")
         command = _conda(m, "install", *words, prefix=owner and owner[0])
-        step = Remedy(id="newer-libstdcxx", title=title, risk=Risk.ENVIRONMENT, commands=(command,))
+        mine = not owner or owner[0] == m.python.prefix
+        step = Remedy(id="newer-libstdcxx", title=title, risk=_risk(mine), commands=(command,))
         return (step,)
     return by_hand(
         "newer-libstdcxx",
@@ -284,7 +290,8 @@ def remove_conda_library(m: Machine, library: Library) -> Remedies:
     folder = None if m.redacted else library.path.partition("/lib/")[0]
     command = _conda(m, "remove", name, prefix=folder)
     note = "conda also removes its packages that need it; torch's wheels do not."
-    step = partial(Remedy, id="remove-conda-library", title=title, risk=Risk.ENVIRONMENT)
+    mine = folder in (None, m.python.prefix)
+    step = partial(Remedy, id="remove-conda-library", title=title, risk=_risk(mine))
     return (step(commands=(command,), tool="conda", note=note),)
 
 
