@@ -98,7 +98,7 @@ def test_a_dll_that_windows_does_not_find_is_told(bench: Bench) -> None:
     shown = report.evidence("windows-runtime-dll")
     assert shown["platform.system"] == "Windows"
     assert "WinError 126" in shown["torch.imported.error"]
-    assert report["plan"]["steps"][0]["where"] == "windows"
+    assert report["plan"]["steps"][0]["where"] == "here"
 
 
 def test_an_import_that_succeeds_misses_no_dll(bench: Bench) -> None:

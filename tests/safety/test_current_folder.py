@@ -197,7 +197,7 @@ def test_a_real_training_step_runs_nothing_of_the_folder(
         "matmul"
     ] == "passed"
     found = {finding["cause"]: finding["title"] for finding in said["findings"]}
-    assert found["torch-duplicate"].endswith("/here/torch is imported in place of torch")
+    assert found["torch-duplicate"].endswith("/here/torch is imported instead of torch")
     assert "/here/argparse.py is imported in place of" in found["module-shadowed"]
 
 
