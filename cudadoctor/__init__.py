@@ -1,3 +1,3 @@
-"""cudadoctor: says why PyTorch does not use the GPU, shows the evidence, prints the repair."""
+"""cudadoctor: find out why PyTorch does not use your NVIDIA GPU, and fix it."""
 
 __version__ = "0.1.0"

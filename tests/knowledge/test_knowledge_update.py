@@ -86,7 +86,7 @@ def test_a_check_says_that_the_newest_torch_is_known(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(folder, known_pages(), "--check") == 0
-    assert f"{NEWEST}, is in the tables" in capsys.readouterr().out
+    assert f"The tables have the newest torch ({NEWEST})." in capsys.readouterr().out
 
 
 def test_a_check_asks_for_one_page_only(folder: Path) -> None:
@@ -113,7 +113,8 @@ def test_a_check_says_that_a_newer_torch_is_out(
 ) -> None:
     assert run(folder, new_pages(), "--check") == 1
     assert (
-        capsys.readouterr().out == f"torch {NEW} is on the index; the tables end with {NEWEST}.\n"
+        capsys.readouterr().out
+        == f"torch {NEW} is on the index; the newest in the tables is {NEWEST}.\n"
     )
 
 
@@ -125,7 +126,7 @@ def test_without_write_the_difference_is_shown_with_sources_and_nothing_changes(
     shown = capsys.readouterr().out
     assert f"new      torch.builds {NEW} cu133 linux_x86_64" in shown
     assert f"seen on {INDEX}/torch/, {DAY}" in shown
-    assert "Nothing is written without --write." in shown
+    assert "To write these changes, add --write." in shown
     assert bytes_of(folder) == before
 
 
@@ -274,7 +275,7 @@ def test_offline_nothing_changes_and_one_sentence_says_so(
     assert run(folder, {}, "--write") == NOT_ASKED
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("Nothing was read, the tables stay as they are: ")
+    assert shown.err.startswith("No source could be read; nothing was changed: ")
     assert shown.err.count("\n") == 1
     assert bytes_of(folder) == before
 
@@ -283,7 +284,7 @@ def test_offline_a_check_is_neither_yes_nor_no(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(folder, {}, "--check") == NOT_ASKED
-    assert "could not be asked" in capsys.readouterr().err
+    assert "Could not check for a torch newer than" in capsys.readouterr().err
 
 
 LOGIN = b"<!DOCTYPE html><html><body><a href='/login'>Log in to the network</a></body></html>"
@@ -412,4 +413,4 @@ def test_the_command_explains_itself_and_its_exit_codes() -> None:
     argv = [sys.executable, "-m", "cudadoctor.knowledge.update", "--help"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     assert "--check" in done.stdout
-    assert "Exit codes: 0" in done.stdout
+    assert "Exit code: 0" in done.stdout

@@ -19,12 +19,12 @@ from cudadoctor.knowledge.update.rows import PYPI, TITLES, GivenUp, Update, writ
 TABLES = Path(__file__).parent.parent / "tables"
 NOT_ASKED = 3
 CHECK_LIMIT_S = 15.0
-AFTERWARDS = "The files of recipes/install are made from the tables: python recipes/install/make.py"
+AFTERWARDS = "Now regenerate the files of recipes/install: python recipes/install/make.py"
 
 EXITS = """\
-Exit codes: 0 everything that was asked for was read; with --check, the newest torch is in the
-tables. 1 with --check: it is not. 2 wrong usage. 3 something could not be read; a place that
-gave no answer changes nothing, and where none answered no file is touched."""
+Exit code: 0 if every source was read (with --check: if the tables have the newest torch), 1 if
+--check found a newer torch, 2 for wrong use, 3 if a source could not be read. Such a source
+changes nothing."""
 
 PLACES = {
     "conda-forge": public.conda_forge,
@@ -62,15 +62,15 @@ def main(
     known = ("torch", *torch_rows.packages(tables), *TITLES)
     for name in update.only:
         if name not in known:
-            parser.error(f"--only knows {', '.join(known)}; {name!a} is none of them")
+            parser.error(f"--only: {name!a} is not a source; choose from {', '.join(known)}")
     if asked.check:
         return _check(update)
     ask(update)
     if update.failures and not update.reached:
-        sys.stderr.write(f"Nothing was read, the tables stay as they are: {update.failures[0]}\n")
+        sys.stderr.write(f"No source could be read; nothing was changed: {update.failures[0]}\n")
         return NOT_ASKED
     for text in update.failures:
-        sys.stderr.write(f"not read: {text}\n")
+        sys.stderr.write(f"could not be read: {text}\n")
     sys.stdout.write(update.shown())
     if asked.write:
         if not (update.only or update.failures):
@@ -80,7 +80,7 @@ def main(
         if files:
             sys.stdout.write(f"{AFTERWARDS}\n")
     elif update.changes:
-        sys.stdout.write("Nothing is written without --write.\n")
+        sys.stdout.write("To write these changes, add --write.\n")
     return NOT_ASKED if update.failures else 0
 
 
@@ -92,15 +92,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for flag, words in (
-        ("--check", "only look for a newer torch"),
-        ("--write", "write the rows that differ"),
-        ("--deep", "read which GPUs a new torch has code for (some 30 MB)"),
+        ("--check", "only check for a newer torch"),
+        ("--write", "write the changed rows to the tables"),
+        ("--deep", "read which GPUs a new torch supports (about 30 MB)"),
     ):
         parser.add_argument(flag, action="store_true", help=words)
     for option, default, metavar, words in (
-        ("--only", "", "NAMES", "packages and places, separated by commas"),
-        ("--index", PYPI, "URL", f"default {PYPI}"),
-        ("--torch-index", TORCH_INDEX, "URL", TORCH_INDEX),
+        ("--only", "", "NAMES", "packages and sources, separated by commas"),
+        ("--index", PYPI, "URL", f"package index (default: {PYPI})"),
+        ("--torch-index", TORCH_INDEX, "URL", f"torch's index (default: {TORCH_INDEX})"),
     ):
         parser.add_argument(option, default=default, metavar=metavar, help=words)
     return parser
@@ -122,12 +122,12 @@ def _check(update: Update) -> int:
     try:
         newest = torch_rows.newest_torch(update)
     except NotRead as error:
-        sys.stderr.write(f"Whether torch {known} is the newest could not be asked: {error}\n")
+        sys.stderr.write(f"Could not check for a torch newer than {known}: {error}\n")
         return NOT_ASKED
     if Version(newest) <= Version(known):
-        sys.stdout.write(f"The newest torch on the index, {newest}, is in the tables.\n")
+        sys.stdout.write(f"The tables have the newest torch ({newest}).\n")
         return 0
-    sys.stdout.write(f"torch {newest} is on the index; the tables end with {known}.\n")
+    sys.stdout.write(f"torch {newest} is on the index; the newest in the tables is {known}.\n")
     return 1
 
 
