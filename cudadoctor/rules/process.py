@@ -31,6 +31,7 @@ from cudadoctor.rules.evidence.signs import (
     cuda_works,
     error_with,
     gpu_present,
+    host_error_with,
     live_gpus,
     named_gpus,
     nvidia_pci,
@@ -223,6 +224,8 @@ def _right_list(m: Machine, value: str, left: Visible) -> Remedies:
 
 def _own_of_job(m: Machine, seen: int) -> Strings:
     """The GPUs that Slurm gave this job, by their numbers here: a fenced job counts from 0."""
+    if any(gpu.mig for gpu in m.gpus or ()):
+        return ()  # instances go by their own names
     text = variable(m, "SLURM_STEP_GPUS") or variable(m, "SLURM_JOB_GPUS")
     names = tuple(name.strip() for name in text.split(",") if name.strip().isdecimal())
     if len(names) == seen:
@@ -298,8 +301,11 @@ def memory_held_by_others(m: Machine) -> Answer:
     if not full or m.platform.jetson:
         return None
     message = error_with(m, "out of memory")
-    nothing_left = all(_free(gpu) < _CONTEXT for gpu in full) and not torch_works(m)
+    # In a report the memory may be that of the program that its author runs.
+    alone = m.look != "report" and not torch_works(m)
+    nothing_left = alone and all(_free(gpu) < _CONTEXT for gpu in full)
     grave = ERROR if message or nothing_left else WARNING
+    failed = host_error_with(m, "out of memory")
     listed = any(gpu.processes for gpu in full)
     return Found(
         evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
@@ -310,7 +316,7 @@ def memory_held_by_others(m: Machine) -> Answer:
             "free": _gibibytes(_free(full[0])),
             "memory": _gibibytes(full[0].memory_bytes or 0),
         },
-        severity=grave if len(full) == len(live_gpus(m)) else INFO,
+        severity=grave if len(full) == len(live_gpus(m)) or failed else INFO,
         remedies=free_memory(m, tuple(full)),
     )
 
@@ -434,7 +440,7 @@ def broken_by_environment(m: Machine) -> Answer:
             if full
             else "The CUDA MPS daemon is not running or does not answer",
             why="{name} sends every CUDA program to that daemon, and cuInit fails with {code}. "
-            "Without the variable CUDA does not need MPS.",
+            "Without the variable, CUDA runs without MPS.",
             evidence=("driver.libcuda.code", f"env.{_MPS}"),
             values={"code": libcuda.code, "name": _MPS},
             sure=False,

@@ -282,7 +282,8 @@ def raise_nofile(m: Machine) -> Remedies:
         option = "--ulimit nofile=65536"
         title = "Start the container with a higher limit"
         return (now, *container_option(m, "limit-of-container", title, option))
-    if kind or m.container.scheduler or m.platform.system == "Darwin":
+    by_pam = m.platform.system != "Darwin" and family_of(m) != "nixos"
+    if kind or m.container.scheduler or not by_pam:
         return (now,)
     user = m.identity.user or "*"
     lines = f"{user} soft nofile 65536\n{user} hard nofile 1048576"
@@ -303,7 +304,7 @@ def free_memory(m: Machine, full: tuple[Gpu, ...]) -> Remedies:
     free: Remedies = ()
     if others and not m.container.scheduler and "CUDA_VISIBLE_DEVICES" not in (m.env or {}):
         chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(others)}
-        title = f"Use GPU {', '.join(others)} instead"
+        title = "Use the other GPUs" if len(others) > 1 else f"Use GPU {others[0]} instead"
         free = (Remedy(id="use-free-gpu", title=title, risk=Risk.PROCESS, variables=chosen),)
     holders = [process for gpu in full for process in gpu.processes or ()]
     if m.container.scheduler:
