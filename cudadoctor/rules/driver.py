@@ -59,7 +59,7 @@ from cudadoctor.rules.evidence.signs import (
     torch_works,
     wait_for_answer,
 )
-from cudadoctor.solver.demand import capabilities_of
+from cudadoctor.solver.demand import capabilities_of, serves_all
 
 if TYPE_CHECKING:
     from cudadoctor.plan.remedies.driver import Reason
@@ -387,8 +387,13 @@ def _level_by_torch(m: Machine) -> tuple[Version, str] | None:
 
 def _for_an_old_driver(m: Machine, kb: Knowledge, branch: OptInt) -> Remedies:
     """A torch for the driver, a driver for the torch, or what lifts the driver; each once."""
+    torch, archs, capabilities = install_torch(m, kb), m.torch.archs, capabilities_of(m, kb)
     newer = upgrade_driver(m, kb, branch) if branch is not None else ()
-    return each_once(*install_torch(m, kb), *newer, *forward_compat(m, kb, m.torch.cuda))
+    if torch and archs is not None and capabilities is not None:
+        # With no code for a GPU this torch has to go anyway, and a driver alone changes nothing.
+        fits = serves_all(archs, capabilities, m.torch.version, m.torch.cuda, kb)
+        newer = newer if fits else ()
+    return each_once(*torch, *newer, *forward_compat(m, kb, m.torch.cuda))
 
 
 def each_once(*remedies: Remedy) -> Remedies:

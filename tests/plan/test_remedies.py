@@ -370,3 +370,101 @@ def test_a_fabric_manager_of_the_right_version_is_only_started() -> None:
     (command,) = remedies.fabric_manager(m)
     assert command == ("systemctl", "enable", "--now", "nvidia-fabricmanager")
     assert remedies.fabric_manager(machine(platform={"distro": "arch"})) == ()
+
+
+def _of_dpkg(*names: str) -> list[dict[str, str]]:
+    return [{"name": name, "version": "580.95.05-1", "manager": "dpkg"} for name in names]
+
+
+@pytest.mark.parametrize(
+    ("distro", "kernel", "names", "expected"),
+    [
+        (
+            *("ubuntu", "6.8.0-90-generic"),
+            ("linux-modules-nvidia-580-open-6.8.0-87-generic",),
+            "apt-get install -y linux-modules-nvidia-580-open-6.8.0-90-generic",
+        ),
+        ("ubuntu", "6.8.0-90-generic", ("nvidia-dkms-580-open",), "dkms autoinstall"),
+        ("fedora", "6.17.7-300.fc43.x86_64", ("akmod-nvidia",), "akmods --force"),
+        ("rocky", "5.14.0-570.el9.x86_64", ("kmod-nvidia-580.95.05-5.14.0",), "dnf upgrade -y"),
+        (
+            *("ol", "5.15.0-300.163.18.el9uek.x86_64"),
+            ("kmod-nvidia-open-dkms",),
+            "dnf install -y kernel-uek-devel-5.15.0-300.163.18.el9uek.x86_64",
+        ),
+        ("arch", "6.17.8-arch1-1", ("nvidia-open",), "pacman -Syu"),
+        ("arch", "6.17.8-zen1-1-zen", ("nvidia-open-dkms",), "pacman -Syu linux-zen-headers"),
+    ],
+)
+def test_a_module_comes_for_this_kernel_in_the_form_that_the_driver_has(
+    distro: str, kernel: str, names: tuple[str, ...], expected: str
+) -> None:
+    system = {"distro": distro, "distro_version": "9", "distro_like": [], "kernel": kernel}
+    m = machine(platform=system, driver={"packages": _of_dpkg(*names), "dkms": []})
+    (found,) = remedies.load_driver(m, "not-built")
+    lines = [" ".join(argv) for argv in found.commands]
+    assert any(line.startswith(expected) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/etc/modprobe.d/gpu.conf", "sed -i -e"),
+        ("/lib/modprobe.d/blacklist-nvidia.conf", "prime-select on-demand"),
+        ("/proc/cmdline", "update-grub"),
+    ],
+)
+def test_what_blocks_the_module_goes_by_where_it_stands(file: str, expected: str) -> None:
+    (found,) = remedies.load_driver(machine(driver={"blacklisted_by": [file]}), "blacklisted")
+    lines = [" ".join(argv) for argv in found.commands]
+    assert any(line.startswith(expected) for line in lines), lines
+
+
+def test_a_packages_own_blacklist_is_replaced_by_a_file_of_that_name() -> None:
+    driver = {"blacklisted_by": ["/usr/lib/modprobe.d/50-vendor.conf"]}
+    (found,) = remedies.load_driver(machine(driver=driver), "blacklisted")
+    (edit,) = found.edits
+    assert (edit.file, edit.mode) == ("/etc/modprobe.d/50-vendor.conf", "write")
+
+
+def test_a_driver_of_no_package_goes_before_the_packages_come() -> None:
+    (found,) = remedies.upgrade_driver(machine(driver={"packages": []}), KB, 580)
+    assert found.commands[0] == ("nvidia-uninstall", "--silent")
+    (found,) = remedies.upgrade_driver(machine(driver={"packages": None}), KB, 580)
+    assert ("nvidia-uninstall", "--silent") not in found.commands
+
+
+def test_debians_own_driver_does_where_it_is_new_enough() -> None:
+    debian = {"distro": "debian", "distro_version": "12", "kernel": "6.1.0-40-amd64"}
+    sick = {"installed": False, "kernel": None, "reported": None, "library": None, "packages": []}
+    torch = {"cuda": "12.6", "version": "2.14.1", "text": "2.14.1+cu126"}
+    (found,) = remedies.install_driver(machine(platform=debian, driver=sick, torch=torch), KB)
+    assert found.title == "Install Debian's own NVIDIA driver (535)"
+    (found,) = remedies.install_driver(machine(platform=debian, driver=sick), KB)
+    assert "nvidia-driver-pinning-580" in found.commands[-2]
+
+
+def test_a_host_that_runs_ubuntu_gets_ubuntus_commands() -> None:
+    m = machine(container={"kind": "docker"}, platform={"distro": "debian"})
+    (found,) = remedies.upgrade_driver(m, KB, 580)
+    assert found.where == "host"
+    assert found.commands[-1][-1] == "nvidia-driver-580-open"
+    m = machine(container={"kind": "docker"}, platform={"kernel": "5.14.0-570.el9.x86_64"})
+    (found,) = remedies.upgrade_driver(m, KB, 580)
+    assert not found.commands
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "expected"),
+    [
+        ("580.95.05", "580.105.08", "dkms autoinstall"),
+        ("575.64.05", "575.64.05", "apt-get install -y nvidia-driver-580-open"),
+    ],
+)
+def test_module_and_libraries_of_two_versions_become_one(
+    module: str, package: str, expected: str
+) -> None:
+    packages = [{"name": "nvidia-dkms-580-open", "version": package, "manager": "dpkg"}]
+    loaded = {"kernel": module, "library": "580.105.08", "packages": packages}
+    (found,) = remedies.one_version(machine(driver=loaded), KB)
+    assert expected in [" ".join(argv) for argv in found.commands]

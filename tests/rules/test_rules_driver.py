@@ -12,7 +12,12 @@ from cudadoctor import knowledge
 from cudadoctor.model.machine import Machine, Xid
 from cudadoctor.model.rule import Found, NotKnown
 from cudadoctor.rules.container import shm_too_small
-from cudadoctor.rules.driver import driver_not_installed, driver_not_loaded, driver_too_old
+from cudadoctor.rules.driver import (
+    driver_library_mismatch,
+    driver_not_installed,
+    driver_not_loaded,
+    driver_too_old,
+)
 from cudadoctor.rules.evidence.signs import gpu_present
 from cudadoctor.rules.gpu import driver_unsupported_gpu, driver_wrong_flavour, gpu_not_detected
 from cudadoctor.rules.health import gpu_ecc, gpu_lost
@@ -314,3 +319,35 @@ def test_no_gpu_is_reset_on_a_guess(like: str, address: str, reset: str | None) 
     assert found is not None
     resets = [remedy.commands[0] for remedy in found.remedies if remedy.id == "reset-gpu"]
     assert resets == ([("nvidia-smi", "--gpu-reset", "-i", reset)] if reset else [])
+
+
+def test_where_a_restart_cannot_help_none_is_prescribed() -> None:
+    """The module on disk decides: of this kernel, or of one that the restart may bring."""
+    file = {"path": "/x/nvidia.ko", "kernel": "6.8.0-87-generic", "version": "575.64.05"}
+    other = {"path": "/y/nvidia.ko", "kernel": "6.8.0-90-generic", "version": "580.105.08"}
+    sick = {"kernel": "575.64.05", "library": "580.105.08", "libcuda": {"code": 803}}
+    sick |= {"nvml": {"code": 18, "version": "580.105.08"}}
+    unknown = (*UNASKED[:2], "gpus", "driver.libcuda.count", "driver.nvml.count")
+    for files, ways in (
+        ([file], ["one-driver-version"]),
+        ([file, other], ["reboot", "reload-driver"]),
+        ([file | {"version": None}], ["reboot", "reload-driver"]),
+    ):
+        driver = sick | {"module_files": files}
+        found = _found(
+            driver_library_mismatch, machine_like("rtx4090-linux", {"driver": driver}, unknown)
+        )
+        assert found is not None
+        assert [remedy.id for remedy in found.remedies] == ways
+
+
+def test_a_driver_alone_is_no_cure_where_torch_has_no_code_for_the_gpu() -> None:
+    driver = {"kernel": "575.57.08", "reported": "575.57.08", "cuda": "12.9"}
+    torch = {"version": "2.14.1", "text": "2.14.1+cu130", "cuda": "13.0"}
+    archs = {"sm_75", "sm_80", "sm_120"}
+    machine = machine_like(
+        "gtx1080-linux", {"driver": driver, "torch": torch | {"archs": sorted(archs)}}, UNASKED
+    )
+    found = _found(driver_too_old, machine)
+    assert found is not None
+    assert [remedy.id for remedy in found.remedies] == ["install-torch"]

@@ -41,6 +41,10 @@ _WINDOWS = (
     "Install the current driver from the NVIDIA App or from nvidia.com/drivers. You do not need "
     "the CUDA toolkit."
 )
+_ON_WINDOWS = (
+    "First install the current driver on Windows, from the NVIDIA App or from nvidia.com/drivers. "
+    "You do not need the CUDA toolkit."
+)
 _JETPACK = (
     "This updates within the installed JetPack release. A newer major release (5 to 6, 6 to 7) has "
     "to be flashed with NVIDIA SDK Manager."
@@ -193,9 +197,8 @@ def _driver(
     if side == "macos" or notebook_of(m):
         return ()  # A notebook's service provides the driver.
     if side == "wsl":
-        commands, text = _argvs("wsl.exe --shutdown"), f"{_WINDOWS} Then restart WSL."
-        title = f"{title} on Windows, never inside WSL"
-        return (step(title=title, where="windows", commands=commands, manual=text),)
+        title, commands = f"{title} on Windows, never inside WSL", _argvs("wsl.exe --shutdown")
+        return (step(title=title, where="windows", commands=commands, manual=_ON_WINDOWS),)
     if side == "windows":
         return (step(needs_root=True, manual=_WINDOWS),)
     if side == "jetson":
@@ -213,7 +216,7 @@ def _driver(
         fields = _recipe(host, bounds, aim._replace(free=False))
         fields["note"] = f"The kernel {m.platform.kernel} is Ubuntu's, so the host runs Ubuntu."
         fields["title"] = f"Install NVIDIA driver {aim.branch}{words} on the host"
-        del fields["exact"]
+        del fields["reason"]
         return (Remedy(id=id, where=where, needs_root=True, reboot=True, **fields),)
     who = "whoever runs the host" if where == "host" else "the administrator of this machine"
     text = (
@@ -237,7 +240,7 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
     fields, here, run_file = _recipe(m, bounds, aim), m.platform, from_run_file(m)
     unsupported = here.distro == "ubuntu" and here.distro_version not in _SUPPORTED_UBUNTUS
     notes = (
-        _reason(bounds, aim, exact=fields.pop("exact")),
+        fields.pop("reason"),
         fields["note"],
         _OUT_OF_SUPPORT.format(version=here.distro_version)
         if unsupported and here.distro_version
@@ -555,7 +558,7 @@ def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
         title = row.title.format(**words) or "Install the NVIDIA driver"
     return fields | {
         "title": title,
-        "exact": exact,
+        "reason": None if row.title else _reason(bounds, aim, exact=exact),
         "manual": manual,
         "tool": row.tool or fields["tool"],
     }
@@ -892,7 +895,7 @@ def wsl_driver(m: Machine) -> Remedies:
         id="wsl-windows-driver",
         title="Update the NVIDIA driver on Windows, then WSL",
         commands=_argvs("wsl.exe --update; wsl.exe --shutdown"),
-        manual=_WINDOWS,
+        manual=_ON_WINDOWS,
         note="`wsl --shutdown` ends everything that runs in WSL.",
     )
     note = (
