@@ -436,7 +436,8 @@ def test_a_driver_of_no_package_goes_before_the_packages_come() -> None:
 
 def test_debians_own_driver_does_where_it_is_new_enough() -> None:
     debian = {"distro": "debian", "distro_version": "12", "kernel": "6.1.0-40-amd64"}
-    sick = {"installed": False, "kernel": None, "reported": None, "library": None, "packages": []}
+    sick: dict[str, object] = {"installed": False, "kernel": None, "reported": None}
+    sick |= {"library": None, "packages": []}
     torch = {"cuda": "12.6", "version": "2.14.1", "text": "2.14.1+cu126"}
     (found,) = remedies.install_driver(machine(platform=debian, driver=sick, torch=torch), KB)
     assert found.title == "Install Debian's own NVIDIA driver (535)"
