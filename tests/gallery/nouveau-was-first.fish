@@ -6,7 +6,7 @@
 #
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Disable nouveau and restart (needs root and a reboot)
+# # 1. Disable the nouveau driver (needs root and a reboot)
 # printf '%s\n' 'blacklist nouveau' 'blacklist nova_core' 'options nouveau modeset=0' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null
 # sudo update-initramfs -u
 # sudo reboot
@@ -16,7 +16,7 @@
 #    cudadoctor check --python /home/ada/venv/bin/python
 
 printf '%s\n' 'These steps need root. Run them yourself:'
-printf '%s\n' '# 1. Disable nouveau and restart (needs root and a reboot)'
+printf '%s\n' '# 1. Disable the nouveau driver (needs root and a reboot)'
 printf '%s\n' 'printf \'%s\\n\' \'blacklist nouveau\' \'blacklist nova_core\' \'options nouveau modeset=0\' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null'
 printf '%s\n' 'sudo update-initramfs -u'
 printf '%s\n' 'sudo reboot'

@@ -7,7 +7,7 @@
 $ErrorActionPreference = 'Stop'
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Disable nouveau and restart (needs root and a reboot)
+# # 1. Disable the nouveau driver (needs root and a reboot)
 # Set-Content -LiteralPath '/etc/modprobe.d/blacklist-nouveau.conf' -Value 'blacklist nouveau', 'blacklist nova_core', 'options nouveau modeset=0'
 # & 'update-initramfs' '-u'
 # Restart-Computer
@@ -17,7 +17,7 @@ $ErrorActionPreference = 'Stop'
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
 Write-Output 'These steps need root. Run them yourself:'
-Write-Output '# 1. Disable nouveau and restart (needs root and a reboot)'
+Write-Output '# 1. Disable the nouveau driver (needs root and a reboot)'
 Write-Output 'Set-Content -LiteralPath ''/etc/modprobe.d/blacklist-nouveau.conf'' -Value ''blacklist nouveau'', ''blacklist nova_core'', ''options nouveau modeset=0'''
 Write-Output '& ''update-initramfs'' ''-u'''
 Write-Output 'Restart-Computer'

@@ -8,7 +8,7 @@
 set -eu
 
 # >>> cudadoctor: steps for root >>>
-# # 1. Disable nouveau and restart (needs root and a reboot)
+# # 1. Disable the nouveau driver (needs root and a reboot)
 # sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null <<'EOF'
 # blacklist nouveau
 # blacklist nova_core
@@ -23,7 +23,7 @@ set -eu
 
 cat <<'END'
 These steps need root. Run them yourself:
-# 1. Disable nouveau and restart (needs root and a reboot)
+# 1. Disable the nouveau driver (needs root and a reboot)
 sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null <<'EOF'
 blacklist nouveau
 blacklist nova_core
