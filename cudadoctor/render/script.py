@@ -160,7 +160,7 @@ class _Script:
         for name, value in step.variables.items():
             yield words.variable(name, value)
         for edit in written_edits(step):
-            yield from words.file(edit, root)
+            yield " ".join(words.file(edit, root))
         for argv in step.commands:
             yield root + words.shown(argv)
         if step.reboot and has_lines(step) and not any("reboot" in argv for argv in step.commands):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from cudadoctor.model.findings import Edit, Step
-from cudadoctor.model.machine import Machine, OptStr, Strings, StrPair
+from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings, StrPair
 from cudadoctor.model.trust import PLACEHOLDER, USER, Command, ours
 from cudadoctor.render import inert
 
@@ -96,11 +96,14 @@ class Shell(ABC):
         words = [self._argument(*numbered) for numbered in enumerate(argv)]
         return [f"{self.call}{words[0]}", *words[1:]]
 
-    def folded(self, words: list[str], room: int) -> list[str]:
-        """Words as they are typed, on lines of at most that many columns.
+    def folded(self, words: list[str], room: OptInt) -> list[str]:
+        """Words as they are typed, on lines of at most that many columns (None: on one line).
 
         An option and its value stay on one line, and so does a word that is too long for any.
         """
+        line = " ".join(words)
+        if room is None or len(line) <= room:
+            return [line]
         pieces = words[:1]
         for word in words[1:]:
             valued = pieces[-1].startswith("--") and " " not in pieces[-1]
@@ -129,12 +132,17 @@ class Shell(ABC):
             return self.unsetting.format(name=name)
         return self.setting.format(name=name, value=self.quoted(value))
 
-    @abstractmethod
-    def file(self, edit: Edit, root: str) -> Strings:
-        """Lines that write the file of an edit or append to it. root: what goes before a command.
+    def file(self, edit: Edit, root: str) -> list[str]:
+        """The words that write the file of an edit or append to it. root: stands before a command.
 
-        The text comes from the tables: it is shown and written as it stands.
+        No here-document: pasted from a page, its lines would keep the page's indentation.
         """
+        lines = edit.what.strip("\n").splitlines()
+        # An echo may take a backslash for more than it is.
+        alone = len(lines) == 1 and "\\" not in lines[0] and not lines[0].startswith("-")
+        target = "-a " * (edit.mode == "append") + self.quoted(edit.file)
+        printing = ["echo" if alone else "printf '%s\\n'", *map(self.quoted, lines)]
+        return [*printing, f"| {root}tee {target}", ">/dev/null"]
 
     @abstractmethod
     def printed(self, lines: Strings) -> Strings:
@@ -192,15 +200,6 @@ class Posix(Shell):
     def __init__(self, newline: str = "newline") -> None:
         self._newline = newline
 
-    def file(self, edit: Edit, root: str) -> Strings:
-        mode = "-a " if edit.mode == "append" else ""
-        lines = edit.what.strip("\n").splitlines()
-        end = "EOF"
-        while end in lines:
-            end += "_"
-        opening = f"{root}tee {mode}{self.quoted(edit.file)} >/dev/null <<'{end}'"
-        return (opening, *map(inert, lines), end)
-
     def printed(self, lines: Strings) -> Strings:
         lines, end = tuple(map(inert, lines)), "END"
         while end in lines:
@@ -246,11 +245,6 @@ class Fish(Shell):
     unsetting = "set -e {name}"
     keeping = "set -q {name}; and set -gx {kept} ${name}"
     restoring = "if set -q {kept}; set -gx {name} ${kept}; set -e {kept}; else; set -e {name}; end"
-
-    def file(self, edit: Edit, root: str) -> Strings:
-        mode = "-a " if edit.mode == "append" else ""
-        lines = " ".join(map(self.quoted, edit.what.strip("\n").splitlines()))
-        return (f"printf '%s\\n' {lines} | {root}tee {mode}{self.quoted(edit.file)} >/dev/null",)
 
     def printed(self, lines: Strings) -> Strings:
         return tuple(f"printf '%s\\n' {self.quoted(inert(line))}" for line in lines)
@@ -302,10 +296,10 @@ class PowerShell(Shell):
         "else {{ Remove-Item Env:{name} -ErrorAction SilentlyContinue }}"
     )
 
-    def file(self, edit: Edit, root: str) -> Strings:  # noqa: ARG002 - it has no sudo
+    def file(self, edit: Edit, root: str) -> list[str]:  # noqa: ARG002 - it has no sudo
         verb = "Add-Content" if edit.mode == "append" else "Set-Content"
         lines = ", ".join(map(self.quoted, edit.what.strip("\n").splitlines()))
-        return (f"{verb} -LiteralPath {self.quoted(edit.file)} -Value {lines}",)
+        return [verb, f"-LiteralPath {self.quoted(edit.file)}", f"-Value {lines}"]
 
     def printed(self, lines: Strings) -> Strings:
         return tuple(f"Write-Output {self.quoted(inert(line))}" for line in lines)
@@ -346,7 +340,7 @@ def _bytes(character: str) -> bytes:
 _PLAIN = re.compile(r"[A-Za-z0-9_./\\:=+-]+")
 
 
-def step_lines(step: Step, machine: Machine, room: int | None = None) -> list[str]:
+def step_lines(step: Step, machine: Machine, room: OptInt = None) -> list[str]:
     """The lines of a step to paste: each variable, each file that is written, each command.
 
     A restart of the machine stands last where the step needs one. room: columns that commands are
@@ -356,10 +350,7 @@ def step_lines(step: Step, machine: Machine, room: int | None = None) -> list[st
     root = elevation(step, machine, shell)
     lines = [shell.variable(name, value) for name, value in step.variables.items()]
     for edit in written_edits(step):
-        opening, *text = shell.file(edit, root)
-        wide = room is not None and len(opening) > room
-        folded = opening.replace(" >/dev/null <<", f"{shell.fold}\n    >/dev/null <<")
-        lines += [*(folded.split("\n") if wide else [opening]), *text]
+        lines += shell.folded(shell.file(edit, root), room)
     lines += command_lines(step.commands, machine, root, room)
     restarts = step.reboot and lines and not any("reboot" in argv for argv in step.commands)
     return [*lines, f"{root}{shell.restart}"] if restarts else lines
@@ -391,7 +382,7 @@ def elevation(step: Step, machine: Machine, shell: Shell) -> str:
 
 
 def command_lines(
-    commands: tuple[Command, ...], machine: Machine, root: str = "", room: int | None = None
+    commands: tuple[Command, ...], machine: Machine, root: str = "", room: OptInt = None
 ) -> list[str]:
     """Commands, one a line, after the variable of the interpreter if they need it.
 
@@ -411,9 +402,7 @@ def command_lines(
     for argv in commands:
         first, *others = _arguments(argv, machine)
         words = [f"{root}{first}", *others]
-        line = " ".join(words)
-        fits = room is None or len(line) <= room
-        lines += [line] if fits else _shell_of(machine).folded(words, room or 0)
+        lines += _shell_of(machine).folded(words, room)
     return lines
 
 

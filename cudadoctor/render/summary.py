@@ -355,14 +355,31 @@ class Mark(NamedTuple):
     text: str
 
 
+PLACES = {
+    **dict.fromkeys(
+        ("container-no-gpu", "container-driver-caps", "container-gpu-lost"), "container"
+    ),
+    "device-permission": "device permissions",
+    "wsl-setup": "WSL",
+    "scheduler-no-gpu": "job",
+    "platform-unsupported": "platform",
+    "shm-too-small": "/dev/shm",
+    "ulimit": "limits",
+    "disk-full": "disk",
+    "out-of-memory": "GPU memory",
+    **dict.fromkeys(("visible-devices-hides-gpu", "env-var-misconfigured"), "variables"),
+}
+"""Causes that have a nearer place than their area."""
+
+
 def status_marks(shown: Report, say: Language) -> list[Mark]:
     """Driver, GPU, torch and the training step, and every other part with an error."""
     machine, roots = shown.machine, shown.diagnosis.roots
     pasted = machine.look == "report"
     worst: dict[str, Severity] = {}
     for finding in roots:
-        area = area_of(finding.cause)
-        worst[area] = min(finding.severity, worst.get(area, Severity.INFO))
+        place = PLACES.get(finding.cause, area_of(finding.cause))
+        worst[place] = min(finding.severity, worst.get(place, Severity.INFO))
     marks = []
     for area, (known, text) in {
         "driver": _driver_mark(machine, say),

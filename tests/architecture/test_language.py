@@ -48,6 +48,7 @@ DYNAMIC = (
     *(output.SHORTER, "waiting for {what}"),
     *summary.LEADS.values(),
     *summary.CHOSEN.values(),
+    *(place for place in summary.PLACES.values() if place not in ("WSL", "/dev/shm")),
     *summary.SURENESS.values(),
 )
 """What renderers say by a value, not by a constant."""

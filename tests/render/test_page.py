@@ -133,7 +133,7 @@ def test_a_file_is_written_by_a_command_that_can_be_pasted(tmp_path: Path) -> No
     file.parent.mkdir()
     for mode, text in (("write", "one\n"), ("append", "$(touch x) `id` EOF\nEOF\n")):
         edits = (Edit(file=str(file), what=text, mode=mode),)  # type: ignore[arg-type]
-        lines = step_lines(step(edits=edits), Machine())
+        lines = [f"      {line}" for line in step_lines(step(edits=edits), Machine(), 40)]
         ran = subprocess.run(["sh"], input="\n".join(lines), text=True, cwd=tmp_path, check=False)
         assert ran.returncode == 0
     assert file.read_text() == "one\n$(touch x) `id` EOF\nEOF\n"

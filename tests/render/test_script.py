@@ -241,9 +241,7 @@ def test_steps_for_root_stand_last_and_are_printed_to_be_pasted(tmp_path: Path, 
     block = [line.removeprefix("# ") for line in text[begin:end].splitlines()[1:]]
     assert block == ran.stdout.decode().splitlines()[1:]
     assert [line for line in block if not line.startswith("#")] == [
-        "sudo tee /etc/modprobe.d/x.conf >/dev/null <<'EOF'",
-        "options x",
-        "EOF",
+        "echo 'options x' | sudo tee /etc/modprobe.d/x.conf >/dev/null",
         "sudo modprobe x",
     ]
 

@@ -385,20 +385,13 @@ def _usual(machine: Machine) -> ShellName:
     return "powershell" if machine.platform.system == "Windows" else "bash"
 
 
-WRITES = re.compile(r"(?:sudo )?tee (?:-a )?/etc/[\w./-]+ >/dev/null <<'(EOF_*)'")
-PRINTS = re.compile(r"printf '%s\\n' .* \| (?:sudo )?tee (?:-a )?/etc/[\w./-]+ >/dev/null")
+PRINTS = re.compile(r"(?:echo|printf '%s\\n') .* \| (?:sudo )?tee (?:-a )?/etc/[\w./-]+ >/dev/null")
 
 
 def _lines(where: str, lines: list[str], shell: ShellName) -> Iterator[tuple[str, str, list[str]]]:
-    ending = ""
     for line in _unfolded(lines):
-        if ending:
+        if PRINTS.fullmatch(line):
             yield "edit", line, []
-            ending = ending if line != ending else ""
-            continue
-        if found := WRITES.fullmatch(line) or PRINTS.fullmatch(line):
-            yield "edit", line, []
-            ending = found[1] if found.groups() else ""
             continue
         if line.startswith("#"):
             continue
