@@ -21,7 +21,7 @@
 # Or: Install the NVIDIA Container Toolkit (on the host)
 #    Needed if the start fails with "could not select device driver "" with capabilities:
 #    [[gpu]]". The restart stops the containers that run.
-#      printf '%s\n' 'deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.asc] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /' | sudo tee /etc/apt/sources.list.d/nvidia-container-toolkit.list >/dev/null
+#      echo 'deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.asc] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /' | sudo tee /etc/apt/sources.list.d/nvidia-container-toolkit.list >/dev/null
 #      sudo curl -fsSL -o /usr/share/keyrings/nvidia-container-toolkit-keyring.asc https://nvidia.github.io/libnvidia-container/gpgkey
 #      sudo apt-get update
 #      sudo apt-get install -y nvidia-container-toolkit

@@ -9,11 +9,7 @@ set -eu
 
 # >>> cudadoctor: steps for root >>>
 # # 1. Disable the nouveau driver (needs root and a reboot)
-# sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null <<'EOF'
-# blacklist nouveau
-# blacklist nova_core
-# options nouveau modeset=0
-# EOF
+# printf '%s\n' 'blacklist nouveau' 'blacklist nova_core' 'options nouveau modeset=0' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null
 # sudo update-initramfs -u
 # sudo reboot
 # <<< cudadoctor: steps for root <<<
@@ -24,11 +20,7 @@ set -eu
 cat <<'END'
 These steps need root. Run them yourself:
 # 1. Disable the nouveau driver (needs root and a reboot)
-sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null <<'EOF'
-blacklist nouveau
-blacklist nova_core
-options nouveau modeset=0
-EOF
+printf '%s\n' 'blacklist nouveau' 'blacklist nova_core' 'options nouveau modeset=0' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf >/dev/null
 sudo update-initramfs -u
 sudo reboot
 END

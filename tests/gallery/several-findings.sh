@@ -23,10 +23,7 @@ unset CUDA_VISIBLE_DEVICES
 #      ulimit -n 65536
 # Or: Raise the limit for good (needs root)
 #    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
-#      sudo tee /etc/security/limits.d/90-nofile.conf >/dev/null <<'EOF'
-#      ada soft nofile 65536
-#      ada hard nofile 1048576
-#      EOF
+#      printf '%s\n' 'ada soft nofile 65536' 'ada hard nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf >/dev/null
 
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
