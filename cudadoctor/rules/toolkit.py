@@ -138,7 +138,7 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     severity=WARNING,
 )
 def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
-    """It accepts {limit} at most; newer ones end with "unsupported GNU version!".
+    """This nvcc accepts {limit} at most; newer versions end with "unsupported GNU version!".
 
     nvcc compiles the host part of CUDA code with the system's C++ compiler. This is reported only
     if something compiles CUDA code. An older g++ can be installed beside the present one.

@@ -134,7 +134,6 @@ def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
     for gpu in case.capabilities:
         how = served(build.archs or (), gpu, build.torch, cuda, knowledge)
         codes.append(f"{gpu} ({how[1] if how else 'not known'})")
-    yield f"It has code for compute capability {', '.join(codes)}."
     floor = knowledge.driver_floor(cuda, drive.numbers)
     newer = bool(own and cuda > own and cuda.major == own.major)
     if newer:
@@ -142,6 +141,7 @@ def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
             f"A {build.variant} build runs on your CUDA {own} driver: any CUDA {cuda.major} build "
             "does."
         )
+    yield f"It has code for compute capability {', '.join(codes)}."
     if drive.decides or floor is None or drive.version is None:
         yield f"It needs CUDA {cuda.major}; your driver supports CUDA {own}."
     elif not drive.supposed:

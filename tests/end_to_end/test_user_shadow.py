@@ -117,7 +117,7 @@ def test_a_file_of_the_current_folder_is_told_from_its_name(
 ) -> None:
     found = _judged(tmp_path, monkeypatch, name)
     path = tmp_path / "here" / name.partition("/")[0]
-    assert found["module-shadowed"] == f"{path} is imported in place of the real {module}"
+    assert found["module-shadowed"] == f"Your file {path} hides the module {module}"
 
 
 @pytest.mark.parametrize("name", ["torch.py", "torch/__init__.py", "torch.abi3.so"])
