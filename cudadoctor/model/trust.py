@@ -313,7 +313,7 @@ _ARGUMENTS = frozenset(
     module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch
     nvidia torch DEFAULT cache purge --force-reinstall
     nvidia_uvm pci nonfree linux-headers python python3-venv
-    uv -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo /tmp/cuda-keyring.deb
+    uv -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo
     build-essential base-devel build-base gcc-c++ sys-devel/gcc cuda python3-torch
     Microsoft.VCRedist.2015+.x64
     $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus

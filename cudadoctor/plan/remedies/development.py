@@ -17,11 +17,12 @@ from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import Remedies, Remedy, Risk
 from cudadoctor.model.machine import Library, Machine, OptInt, OptStr, Strings, Versions
 from cudadoctor.model.versions import version_of
+from cudadoctor.plan.remedies.driver import has_nvidias_repository
 from cudadoctor.plan.remedies.process import by_hand, family_of, keeper_of, major_of, set_variables
 
 _NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 _ARCHIVE = "https://developer.nvidia.com/cuda-toolkit-archive"
-_KEYRING = "/tmp/cuda-keyring.deb"
+_KEYRING = "/root/cuda-keyring.deb"
 _FORGE_FROM = 12
 """From this CUDA on conda-forge has the toolkit; older ones lie on NVIDIA's channel."""
 _HEADERS_OF_OWN = {("rhel", 8): "3.6", ("rhel", 9): "3.9", ("rhel", 10): "3.12"}
@@ -120,7 +121,8 @@ def install_toolkit(m: Machine) -> Remedies:
     arch = "x86_64" if m.platform.machine in (None, "x86_64", "amd64") else "sbsa"
     if found := _repository(m, cuda):
         name, minor = found
-        return _toolkit(m, minor, _added(name, arch))
+        added = () if has_nvidias_repository(m) else _added(name, arch)
+        return _toolkit(m, minor, added)
     if family_of(m) == "arch" and cuda.major >= 13:
         commands = _install(m, "cuda")
         title = f"Install the CUDA {cuda.major} toolkit"
@@ -162,7 +164,8 @@ def _added(name: str, arch: str) -> tuple[Strings, ...]:
     folder = f"{_NVIDIA}/{name}/{arch}"
     if name.startswith(("ubuntu", "debian", "wsl")):
         fetched = ("wget", "-O", _KEYRING, f"{folder}/cuda-keyring_1.1-1_all.deb")
-        return (fetched, ("dpkg", "-i", _KEYRING))
+        before = (("apt-get", "update"), ("apt-get", "install", "-y", "wget"))
+        return (*before, fetched, ("dpkg", "-i", _KEYRING))
     file = f"{folder}/cuda-{name}.repo"
     if name.startswith(("opensuse", "sles")):
         return (("zypper", "addrepo", file), ("zypper", "--gpg-auto-import-keys", "refresh"))
