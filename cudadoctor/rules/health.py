@@ -13,8 +13,8 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, replace_gpu, reset_gpus, restart
-from cudadoctor.plan.remedies.process import keeper_of, notebook_of
+from cudadoctor.plan.remedies import by_hand, replace_gpus, reset_gpus, restart
+from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     LOST,
     RESET_REQUIRED,
@@ -55,14 +55,14 @@ _DEVICE = {
 }
 """Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
 _RETIRE = (
-    "GPU {which} needs a reset to take faulty memory out of use",
+    "GPU {which} must be reset to take faulty memory out of use",
     "The next reset puts spare memory in its place. Until then programs can hit it (Xid 63 or 94).",
 )
 
 
 @rule(
     "gpu-lost",
-    title="GPU {which} does not respond",
+    title="No response from GPU {which}",
 )
 def gpu_lost(m: Machine) -> Answer:
     """While it is gone, CUDA often fails for every program. A new driver or torch does not help.
@@ -97,8 +97,8 @@ def gpu_lost(m: Machine) -> Answer:
         if m.pci is None and m.driver.log is None and code is None:
             need(m.gpus, "gpus")
         return None
-    which = [str(gpu.index) for gpu in gone] or [device.address for device in dead]
-    which = which or [address for address in (fell,) if address and ":" in address]
+    which = ", ".join(device.address for device in dead) if dead and not gone else indexes_of(gone)
+    which = which or (fell if ":" in (fell or "") else "") or ""
     only_unknown = gone and not refused and all(gpu.code == UNKNOWN for gpu in gone)
     codes = {gpu.code for gpu in gone} or ({code} if refused else {LOST})
     title = _GONE.get(codes.pop() if len(codes) == 1 else None, _GONE[None])[not which]
@@ -114,9 +114,9 @@ def gpu_lost(m: Machine) -> Answer:
 
 
 _GONE: dict[OptInt, tuple[str, str]] = {
-    LOST: ("GPU {which} has fallen off the PCI bus", "A GPU has fallen off the PCI bus"),
-    RESET_REQUIRED: ("GPU {which} needs a reset", "A GPU needs a reset"),
-    None: ("GPU {which} does not respond", "A GPU does not respond"),
+    LOST: ("GPU {which} fell off the PCI bus", "A GPU fell off the PCI bus"),
+    RESET_REQUIRED: ("GPU {which} must be reset", "A GPU must be reset"),
+    None: ("No response from GPU {which}", "No response from a GPU"),
 }
 """NVML's code of all that are gone -> the title, and the one where nobody knows which they are."""
 
@@ -148,8 +148,9 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
         return restart(m)
     if waiting and waiting == gone:
         return reset_gpus(m, *waiting) + restart(m)
-    rented = m.platform.virtual and on_linux(m)
-    check = by_hand("gpu-hardware", *(_RENTED if rented else _DROPS_OUT), keeper_of(m))
+    if m.platform.virtual and on_linux(m):
+        return (reset_gpus(m, *waiting) if waiting else ()) + restart(m, _RENTED)
+    check = by_hand("gpu-hardware", *_DROPS_OUT, keeper_of(m))
     return (reset_gpus(m, *waiting) if waiting else ()) + restart(m, _COLD) + check
 
 
@@ -160,15 +161,14 @@ _DROPS_OUT = (
     "temperature. Then use the warranty.",
 )
 _RENTED = (
-    "Move the virtual machine to other hardware",
-    "Stop the instance and start it again: in the cloud it usually moves to another host. Report "
-    "the GPU to the provider.",
+    "If the GPU is still missing, stop the virtual machine and start it again: in the cloud it "
+    "usually moves to another host."
 )
 
 
 @rule(
     "gpu-ecc",
-    title="GPU {which} has uncorrectable memory errors ({count} since the driver loaded)",
+    title="Uncorrectable memory errors on GPU {which} ({count} since the driver loaded)",
     essential=False,
 )
 def gpu_ecc(m: Machine) -> Answer:
@@ -189,7 +189,7 @@ def gpu_ecc(m: Machine) -> Answer:
     live = live_gpus(m)
     for state, (title, why, grave) in _MEMORY.items():
         if bad := [gpu for gpu in live if getattr(gpu, state)]:
-            values: dict[str, object] = {"which": [gpu.index for gpu in bad]}
+            values: dict[str, object] = {"which": indexes_of(bad)}
             values |= {"count": bad[0].ecc_uncorrected} if "{count}" in title else {}
             return Found(
                 evidence=(message or "gpus",),
@@ -197,7 +197,7 @@ def gpu_ecc(m: Machine) -> Answer:
                 title=title,
                 why=why,
                 severity=ERROR if message or grave else WARNING,
-                remedies=replace_gpu(m, bad[0])
+                remedies=replace_gpus(m, *bad)
                 if state == "remap_failed"
                 else reset_gpus(m, *bad) + restart(m),
             )
@@ -222,12 +222,12 @@ def gpu_ecc(m: Machine) -> Answer:
 
 _MEMORY: dict[str, tuple[str, OptStr, bool]] = {
     "remap_failed": (
-        "GPU {which} has faulty memory that cannot be repaired",
+        "Faulty memory on GPU {which} cannot be repaired",
         "No spare memory is left for a faulty row, so no reset and no driver helps.",
         True,
     ),
     "ecc_uncorrected": (
-        "GPU {which} has uncorrectable memory errors ({count} since the driver loaded)",
+        "Uncorrectable memory errors on GPU {which} ({count} since the driver loaded)",
         None,
         True,
     ),
@@ -367,15 +367,24 @@ def recovery_wanted(m: Machine) -> Answer:
         action = asked[1].strip() if asked else ""
         if action.lower() not in ("", "none"):
             hurt = [gpu for gpu in live_gpus(m) if _is(gpu, xid)]
-            reset = reset_gpus(m, *hurt) if hurt and "reset" in action.lower() else ()
+            resets = bool(hurt) and "reset" in action.lower()
+            first = reset_gpus(m, *hurt) if resets else ()
+            if "p2p" in action.lower():
+                first = by_hand("drain-p2p", *_DRAIN, keeper_of(m))
             return Found(
                 evidence=("driver.xids",),
                 values={"which": _called(xid, m), "action": action},
                 sure=False,
                 yields_to=_with_the_lost(xid, m),
-                remedies=reset + restart(m),
+                remedies=first + restart(m),
             )
     return None
+
+
+_DRAIN = (
+    "Stop the jobs that use several GPUs",
+    "Then ask the driver again: `nvidia-smi -q | grep -i recovery`. It may want a reset next.",
+)
 
 
 def _with_the_lost(xid: Xid, m: Machine) -> Strings:
@@ -414,7 +423,7 @@ def fault_of_a_switch(m: Machine) -> Answer:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="GPU {which} does not start: an external power cable is missing",
+    title="GPU {which} cannot start: an external power cable is missing",
 )
 def gpu_not_started(m: Machine) -> Answer:
     """The driver finds the GPU on the bus but cannot start it.
@@ -436,7 +445,7 @@ def gpu_not_started(m: Machine) -> Answer:
     return Found(
         evidence=tuple(f"gpus.{n}.code" for n, _ in alike),
         values={"which": [index for _, index in alike]},
-        title=None if power else "GPU {which} does not start: its interrupts do not arrive",
+        title=None if power else "GPU {which} cannot start: its interrupts do not arrive",
         remedies=_plug_in(m, _CABLES if power else _INTERRUPTS),
     )
 

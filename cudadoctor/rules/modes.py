@@ -27,7 +27,7 @@ from cudadoctor.plan.remedies import (
     set_variables,
 )
 from cudadoctor.plan.remedies import fabric_manager as fabric_commands
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies.process import indexes_of, keeper_of
 from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,
@@ -206,12 +206,12 @@ def compute_mode(m: Machine) -> Answer:
     if message is None and not (gpus and len(prohibited) + len(taken) == len(gpus)):
         return None
     shut = prohibited or taken or exclusive
-    values: dict[str, object] = {"which": [gpu.index for gpu in shut]} if shut else {}
+    values: dict[str, object] = {"which": indexes_of(shut)} if shut else {}
     title, why = (_PROHIBITED if prohibited else _EXCLUSIVE) if shut else (None, _HELD)
     if taken and not prohibited:
         held = [process for gpu in taken for process in gpu.processes or ()]
         values["process"] = f"{held[0].name or 'a process'} (pid {held[0].pid})"
-        title = "GPU {which} is in exclusive mode and in use by {process}"
+        title = "Exclusive mode on GPU {which}: already in use by {process}"
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
         values=values,
@@ -224,11 +224,11 @@ def compute_mode(m: Machine) -> Answer:
 
 _HELD = "A process that is ending, a dead MPS daemon or a GPU that needs a reset can cause this."
 _PROHIBITED = (
-    "GPU {which} is in compute mode Prohibited: no CUDA program may use it",
+    "Compute mode Prohibited on GPU {which}: no CUDA program may use it",
     "Somebody set this mode. In mode Default all programs may use the GPU.",
 )
 _EXCLUSIVE = (
-    "GPU {which} is in exclusive mode and already in use",
+    "Exclusive mode on GPU {which}: already in use",
     "Exclusive mode admits one process at a time. In mode Default several can share the GPU.",
 )
 
@@ -236,7 +236,7 @@ _EXCLUSIVE = (
 def _admit(m: Machine, shut: list[Gpu]) -> Remedies:
     exclusive = any(gpu.compute_mode == "exclusive" for gpu in shut)
     note = "Or wait until the other program has ended." if exclusive else None
-    title = f"Set GPU {', '.join(str(gpu.index) for gpu in shut)} to compute mode Default"
+    title = f"Set GPU {indexes_of(shut)} to compute mode Default"
     return set_gpus(m, title, "nvidia-smi -i {gpus} -c 0", shut, id="compute-mode", note=note)
 
 
@@ -255,7 +255,7 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
     return look, *(reset_gpus(m, *gpus) if gpus else ())
 
 
-@rule("mig-misconfigured", title="MIG is on, but GPU {indexes} has no MIG instance")
+@rule("mig-misconfigured", title="MIG is on, but there is no MIG instance on GPU {indexes}")
 def mig_misconfigured(m: Machine) -> Answer:
     """In MIG mode, programs can only use MIG instances. A restart of the machine removes them.
 
@@ -286,7 +286,7 @@ def mig_misconfigured(m: Machine) -> Answer:
         title=title if wrong_name else None,
         why=why if wrong_name else None,
         evidence=("env.CUDA_VISIBLE_DEVICES", "gpus") if wrong_name else ("gpus.0.mig_devices",),
-        values={"indexes": [gpu.index for gpu in empty]},
+        values={"indexes": indexes_of(empty)},
         severity=ERROR if stale or len(empty) == len(live) else WARNING,
         remedies=_name_a_living(m, living) if living else mig_instances(m, empty),
     )

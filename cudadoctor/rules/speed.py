@@ -18,7 +18,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, restart, unset_variables
-from cudadoctor.plan.remedies.process import keeper_of, smi_ids
+from cudadoctor.plan.remedies.process import indexes_of, keeper_of, smi_ids
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
@@ -60,7 +60,7 @@ def _about(
     """
     if not gpus:
         return None
-    values: dict[str, object] = {"which": [gpu.index for _, gpu in gpus]}
+    values: dict[str, object] = {"which": indexes_of(gpu for _, gpu in gpus)}
     values |= {name: getattr(gpus[0][1], field) for name, field in (shows or {}).items()}
     return Found(evidence=_paths(gpus, *fields), values=values, **more)
 
@@ -71,11 +71,11 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
 
 @rule(
     "thermal-throttle",
-    title="GPU {which} is overheating and runs below its normal clocks",
+    title="Heat slows down GPU {which}",
     severity=WARNING,
 )
 def thermal_throttle(m: Machine) -> Answer:
-    """The GPU or its memory is hot, so the driver slows it down and training takes longer.
+    """The GPU or its memory is too hot, so it runs below its normal clocks.
 
     `nvidia-smi -q -d PERFORMANCE` shows "SW Thermal Slowdown" or "HW Thermal Slowdown" as active
     (NVML's clock event bits 0x20 and 0x40). That is the state of this moment: a short look at an
@@ -93,9 +93,7 @@ def thermal_throttle(m: Machine) -> Answer:
         "throttle",
         "temperature_c",
         "slowdown_c",
-        title="GPU {which} is overheating ({now} °C) and runs below its normal clocks"
-        if warmest >= _HOT
-        else None,
+        title="Heat slows down GPU {which} ({now} °C)" if warmest >= _HOT else None,
         sure=any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot),
         remedies=by_hand(
             "cool-gpu",
@@ -142,7 +140,7 @@ def power_brake(m: Machine) -> Answer:
 
 @rule(
     "power-limited",
-    title="GPU {which} is limited to {limit} W of {default} W (undo: `{command}`)",
+    title="Power limit on GPU {which}: {limit} W of {default} W (undo: `{command}`)",
     severity=INFO,
 )
 def power_limited(m: Machine) -> Answer:
@@ -163,7 +161,7 @@ def power_limited(m: Machine) -> Answer:
     return Found(
         evidence=_paths(low, "power_limit_w", "power_default_w"),
         values={
-            "which": [gpu.index for _, gpu in low],
+            "which": indexes_of(gpu for _, gpu in low),
             "limit": f"{first.power_limit_w:g}",
             "default": default,
             "command": _as_root(m, f"nvidia-smi -i {smi_ids(m, alike)} -pl {default}"),
@@ -188,7 +186,7 @@ def _in_laptop(gpu: Gpu) -> bool:
 
 @rule(
     "clocks-capped",
-    title="GPU {which} is set to {now} MHz of {usual} MHz (undo: `{command}`)",
+    title="Clock limit on GPU {which}: {now} MHz of {usual} MHz (undo: `{command}`)",
     severity=INFO,
 )
 def clocks_capped(m: Machine) -> Answer:
@@ -208,7 +206,7 @@ def clocks_capped(m: Machine) -> Answer:
 
 @rule(
     "pcie-degraded",
-    title="GPU {which} uses {now} of {most} PCIe lanes",
+    title="Only {now} of {most} PCIe lanes connect GPU {which}",
     severity=WARNING,
 )
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
@@ -276,7 +274,7 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 
 @rule(
     "pcie-degraded",
-    title="GPU {which} stays at PCIe generation {now} of {most} under load",
+    title="The PCIe link of GPU {which} stays at generation {now} of {most} under load",
     severity=WARNING,
 )
 def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
@@ -316,7 +314,7 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
         capped,
         *fields.values(),
         shows=fields,
-        title="GPU {which} sits in a PCIe generation {now} slot and supports generation {most}",
+        title="The slot of GPU {which} is PCIe generation {now}; the GPU supports {most}",
         why="Copies to the GPU are slower than in a newer slot. Nothing is wrong with the GPU.",
         severity=INFO,
     )
@@ -356,11 +354,11 @@ def _capability(gpu: Gpu) -> tuple[int, int]:
 
 @rule(
     "amp-no-benefit",
-    title="GPU {which} has no tensor cores",
+    title="No tensor cores on GPU {which}",
     severity=INFO,
 )
 def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
-    """Mixed precision (torch.autocast) saves memory on it but makes hardly anything faster.
+    """Mixed precision (torch.autocast) saves memory there but makes hardly anything faster.
 
     Tensor cores came with Volta (compute capability 7.0); the GTX 16 series is newer and has none
     either. bfloat16 needs Ampere (8.0) to be fast. Nothing is broken: use float32 on such a GPU if
@@ -411,7 +409,7 @@ def nvlink_down(m: Machine) -> Answer:
     count = sum(gpu.nvlink_down or 0 for _, gpu in broken)
     return Found(
         evidence=(*_paths(broken, "nvlink_down"), "driver.fabric.nvswitches"),
-        values={"which": [gpu.index for _, gpu in broken], "count": count},
+        values={"which": indexes_of(gpu for _, gpu in broken), "count": count},
         title="An NVLink link of GPU {which} is down" if count == 1 else None,
         why=None if switched else "Without NVSwitch, links that have no bridge or peer stay down.",
         severity=WARNING if switched else INFO,

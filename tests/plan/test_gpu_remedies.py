@@ -68,10 +68,10 @@ def test_an_instance_is_made_only_of_a_profile_that_is_known(
 
 def test_a_worn_out_gpu_is_left_out_until_it_is_replaced() -> None:
     m = machine_like("h100x8-linux", {"redacted": True})
-    _, without = remedies.replace_gpu(m, (m.gpus or ())[2])
+    _, without = remedies.replace_gpus(m, (m.gpus or ())[2])
     assert without.variables["CUDA_VISIBLE_DEVICES"] == "0,1,3,4,5,6,7"
     job = machine_like("h100x8-linux", {"container": {"scheduler": "slurm"}})
-    assert len(remedies.replace_gpu(job, (job.gpus or ())[2])) == 1
+    assert len(remedies.replace_gpus(job, (job.gpus or ())[2])) == 1
 
 
 def test_a_job_can_move_to_another_node() -> None:

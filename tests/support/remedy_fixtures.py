@@ -185,7 +185,7 @@ def _other_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
 def _gpu_remedies(m: Machine) -> Iterator[tuple[str, tuple[Remedy, ...]]]:
     gpus = [*(m.gpus or (Gpu(index=0),))]
     yield "reset_gpus", remedies.reset_gpus(m, *gpus)
-    yield "replace_gpu", remedies.replace_gpu(m, gpus[0])
+    yield "replace_gpus", remedies.replace_gpus(m, gpus[0])
     yield "restart", remedies.restart(m)
     yield "mig_instances", remedies.mig_instances(m, gpus)
     mode = "nvidia-smi -i {gpus} -c 0"

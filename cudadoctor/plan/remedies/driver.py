@@ -829,21 +829,6 @@ def reload_uvm(m: Machine) -> Remedies:
     return step("Reload the nvidia_uvm module", commands, note=note)
 
 
-def reset_gpu(m: Machine, index: int) -> Remedies:
-    """Reset one GPU. On a machine that others share, only its administrator may."""
-    side, title = side_of(m), f"Reset GPU {index}"
-    if side in ("wsl", "jetson", "macos"):
-        return ()
-    if side == "windows":
-        text = "Restart the computer: that resets the GPU too."
-        return (Remedy(id="reset-gpu", title=title, reboot=True, manual=text),)
-    note = (
-        "Works only while nothing uses the GPU. GPUs that NVLink connects are reset together or by "
-        "a restart."
-    )
-    return _root(m, "reset-gpu", title, f"nvidia-smi --gpu-reset -i {index}", note=note)
-
-
 _BARE_NAME_FROM = 580
 """From this branch on NVIDIA's packages of the fabric manager have no branch in their name."""
 

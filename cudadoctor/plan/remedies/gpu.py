@@ -12,8 +12,8 @@ from packaging.version import Version
 from cudadoctor.model.findings import Remedies, Remedy, Risk
 from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
 from cudadoctor.plan.remedies.driver import reboot
-from cudadoctor.plan.remedies.process import keeper_of, notebook_of, side_of, smi_ids
-from cudadoctor.solver.demand import UsableGpu, listed, variables_for
+from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of, side_of, smi_ids
+from cudadoctor.solver.demand import listed
 
 _ALONE_FROM = Version("8.0")
 """From Ampere on a GPU is reset by itself, also where NVLink joins it to others."""
@@ -54,7 +54,7 @@ def reset_gpus(m: Machine, *gpus: Gpu) -> Remedies:
     together = [gpu for gpu in m.gpus or () if gpu.index in indexes]
     users = _users(together)
     note = f"First stop {listed(users)}: a GPU in use cannot be reset." if users else _FREE_IT
-    title = f"Reset GPU {', '.join(str(gpu.index) for gpu in together)}"
+    title = f"Reset GPU {indexes_of(together)}"
     command = "nvidia-smi --gpu-reset -i {gpus}"
     return set_gpus(m, title, command, together, id="reset-gpu", note=note)
 
@@ -89,26 +89,26 @@ _MOVED = {
 }
 
 
-def replace_gpu(m: Machine, gpu: Gpu) -> Remedies:
-    """Have one GPU replaced, and train on the others until then."""
+def replace_gpus(m: Machine, *gpus: Gpu) -> Remedies:
+    """Have GPUs replaced, and train on the others until then."""
     if notebook_of(m):
         return restart(m)
-    where, title, text = keeper_of(m), f"Ask the vendor to replace GPU {gpu.index}", _BROKEN
-    report: tuple[Strings, ...] = ()
+    which, text = indexes_of(gpus), _BROKEN
+    title, report = f"Ask the vendor to replace GPU {which}", ()
     if side_of(m) in _LINUX:
-        title, report = f"Collect the report for replacing GPU {gpu.index}", (_REPORT,)
+        title, report = f"Collect the report for replacing GPU {which}", (_REPORT,)
         text = "Send the nvidia-bug-report.log.gz that it writes to the vendor, and ask for an RMA."
-    step = Remedy(id="replace-gpu", title=title, where=where, manual=text, commands=report)
-    return (replace(step, needs_root=bool(report)), *_without(m, gpu))
+    step = Remedy(id="replace-gpu", title=title, where=keeper_of(m), manual=text, commands=report)
+    return (replace(step, needs_root=bool(report)), *_without(m, gpus))
 
 
-def _without(m: Machine, gone: Gpu) -> Remedies:
-    """Hide that GPU from programs; a scheduler hides its GPUs itself."""
-    others = [gpu for gpu in m.gpus or () if not gpu.code and gpu.index != gone.index]
-    if not others or keeper_of(m) == "admin":
+def _without(m: Machine, gone: tuple[Gpu, ...]) -> Remedies:
+    """Hide GPUs from programs; a scheduler hides its GPUs itself."""
+    stay = [str(gpu.index) for gpu in m.gpus or () if not gpu.code and gpu not in gone]
+    if not stay or keeper_of(m) == "admin":
         return ()
-    stay = (UsableGpu(index=gpu.index, name="", capability=None, uuid=gpu.uuid) for gpu in others)
-    shown, title = variables_for(stay, redacted=m.redacted), f"Train without GPU {gone.index}"
+    shown = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(stay)}
+    title = f"Train without GPU {indexes_of(gone)}"
     return (Remedy(id="hide-gpu", title=title, risk=Risk.PROCESS, variables=shown),)
 
 
@@ -116,9 +116,9 @@ def mig_instances(m: Machine, gpus: list[Gpu]) -> Remedies:
     """Give GPUs in MIG mode an instance, or take them out of that mode."""
     if side_of(m) not in _LINUX:
         return ()
-    which = ", ".join(str(gpu.index) for gpu in gpus)
+    which = indexes_of(gpus)
     make, leave = "nvidia-smi mig -i {gpus} -cgi 0 -C", "nvidia-smi -i {gpus} -mig 0"
-    title = f"Create one MIG instance that is the whole of GPU {which}"
+    title = f"Create a full-size MIG instance on GPU {which}"
     known = all(
         gpu.capability in _ONE_PROFILE or "RTX PRO 6000" in (gpu.name or "") for gpu in gpus
     )

@@ -81,6 +81,14 @@ def smi_ids(m: Machine, gpus: Iterable[Gpu]) -> str:
     return ",".join(str(gpu.index) if here or not gpu.bus_id else gpu.bus_id for gpu in gpus)
 
 
+def indexes_of(gpus: Iterable[Gpu]) -> str:
+    """The indexes of GPUs in a sentence: "3", "2, 5", "0-7"."""
+    numbers = sorted(gpu.index for gpu in gpus)
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
 def family_of(m: Machine) -> Family:
     """The distribution's family, by its own id first, then by what it is like."""
     for name in (m.platform.distro, *(m.platform.distro_like or ())):
