@@ -94,7 +94,8 @@ def replace_gpus(m: Machine, *gpus: Gpu) -> Remedies:
     if notebook_of(m):
         return restart(m)
     which, text = indexes_of(gpus), _BROKEN
-    title, report = f"Ask the vendor to replace GPU {which}", ()
+    report: tuple[Strings, ...] = ()
+    title = f"Ask the vendor to replace GPU {which}"
     if side_of(m) in _LINUX:
         title, report = f"Collect the report for replacing GPU {which}", (_REPORT,)
         text = "Send the nvidia-bug-report.log.gz that it writes to the vendor, and ask for an RMA."
