@@ -120,9 +120,10 @@ SECTIONS = {
     "Look-alikes": "Look-alikes",
 }
 """What a part of a page begins with, and the heading under which it is shown, in their order."""
-_BEGINS = re.compile(r"(?:^|(?<=[.:)`\"] ))(?=(?:Check by hand|Fix|Look-alikes?): )")
+_BEGINS = re.compile(r"(?:^|(?<=[.:)`\"] ))(?=(?:(?:To c|C)heck by hand|Fix|Look-alikes?): )")
 _UNBROKEN = re.compile(r"`[^`]{3,74}`|\d (?:[KMG]i?B|[KMG]?Hz|W|°C|%|s|ms|GPUs?)\b")
 """What a line never ends in: a command, and a number with its unit."""
+_ALSO = {"To check by hand": "Check by hand", "Look-alike": "Look-alikes"}
 _HEADINGS = {"torch": "PyTorch"}
 _MOST = 6
 """A cause that more causes explain is behind everything, and their names would help nobody."""
@@ -171,7 +172,7 @@ def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: 
     ]
     for text in (part for paragraph in paragraphs for part in _parts(paragraph)):
         name, _, rest = text.partition(": ")
-        name = {"Look-alike": "Look-alikes"}.get(name, name)
+        name = _ALSO.get(name, name)
         known = name in SECTIONS and name != "Errors"
         sections[name if known else ""].append(_capital(rest) if known else text)
     deeper = tuple(dict.fromkeys(name for rule in own for name in rule.yields_to))
