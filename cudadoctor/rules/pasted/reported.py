@@ -217,7 +217,8 @@ def _by_words(name: str, words: str, m: Machine) -> Remedies:
         ways = set_variables(name, title, {name: value for name, _, value in pairs})
         return tuple(replace(way, note=rest or None) for way in ways)
     if argvs[0][0] == "unset":
-        return unset_variables(m, *argvs[0][1:])
+        ways = unset_variables(m, *argvs[0][1:])
+        return tuple(replace(way, note=rest or way.note) if way.variables else way for way in ways)
     root = argvs[0][0] == "sudo"
     python = acting(m).python.executable or PLACEHOLDER
     commands = (argv[1:] if root else argv for argv in argvs)
@@ -289,9 +290,7 @@ _BY_MACHINE: dict[str, Callable[[Machine], Remedies]] = {
     ),
     "wsl-setup": wsl_driver,
     # A job's own list is the scheduler's to change.
-    "visible-devices-hides-gpu": lambda m: (
-        grant_gpu(m) if m.container.scheduler else unset_variables(m, "CUDA_VISIBLE_DEVICES")
-    ),
+    "visible-devices-hides-gpu": lambda m: grant_gpu(m) if m.container.scheduler else (),
 }
 _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "driver-too-old": _old_driver,
