@@ -80,7 +80,7 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
         if state == "differs"
         else None,
         confidence=CERTAIN if sure else LIKELY if joined else POSSIBLE,
-        remedies=_start_fabric(m),
+        remedies=start_fabric(m),
     )
 
 
@@ -93,7 +93,7 @@ _FABRIC = {
 }
 
 
-def _start_fabric(m: Machine) -> Remedies:
+def start_fabric(m: Machine) -> Remedies:
     """The service in the driver's version. From inside a container the host's tools are unknown."""
     if not on_linux(m):
         return ()

@@ -54,6 +54,7 @@ from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import each_once
 from cudadoctor.rules.evidence.signs import driver_system
+from cudadoctor.rules.modes import start_fabric
 from cudadoctor.rules.pasted.conditions import holds, refuted
 
 VERDICT = "cudadoctor-verdict"
@@ -218,7 +219,8 @@ def _by_words(name: str, words: str, m: Machine) -> Remedies:
         return tuple(replace(way, note=rest or None) for way in ways)
     if argvs[0][0] == "unset":
         ways = unset_variables(m, *argvs[0][1:])
-        return tuple(replace(way, note=rest or way.note) if way.variables else way for way in ways)
+        worded = (replace(way, title=title, note=rest or way.note) for way in ways)
+        return tuple(worded) if all(way.variables for way in ways) else ways
     root = argvs[0][0] == "sudo"
     python = acting(m).python.executable or PLACEHOLDER
     commands = (argv[1:] if root else argv for argv in argvs)
@@ -284,6 +286,7 @@ _BY_MACHINE: dict[str, Callable[[Machine], Remedies]] = {
     "device-permission": device_groups,
     "container-no-gpu": grant_gpu,
     "container-driver-caps": with_compute,
+    "fabric-manager": start_fabric,
     "scheduler-no-gpu": grant_gpu,
     "shm-too-small": lambda m: container_option(
         m, "shm-size", "Give the container a larger /dev/shm", "--shm-size=8g"
