@@ -618,6 +618,7 @@ _LINKS = (
 
 # --- LXC and its relatives, systemd-nspawn -------------------------------------------------------
 
+_UVM = "In place of 511 use the number that `grep nvidia-uvm /proc/devices` shows on the host."
 _UNNAMED = "NAME"
 _DROP_IN = "/etc/systemd/system/systemd-nspawn@{name}.service.d"
 _CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -674,7 +675,7 @@ def _same_driver(m: Machine) -> OptStr:
 
 def _proxmox(m: Machine, kernel: str) -> Remedies:
     """Proxmox VE passes nodes on by itself since 8.2, whose kernel is 6.8."""
-    version = tuple(map(int, re.findall(r"\d+", kernel)[:2]))
+    passes_on = tuple(map(int, re.findall(r"\d+", kernel)[:2])) >= (6, 8)
     lines = [f"dev{number}: {node}" for number, node in enumerate(_nodes(m))]
     text = (
         "Add these lines on the Proxmox host, then run `pct reboot ID`. There `pct list` shows the "
@@ -686,11 +687,11 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
             title="Give the Proxmox container the host's GPU",
             where="host",
             risk=Risk.PROCESS,
-            manual=text,
+            manual=text if passes_on else f"{text} {_UVM}",
             edits=(
                 Edit(
                     file="/etc/pve/lxc/ID.conf",
-                    what="\n".join(lines if version >= (6, 8) else _raw_lines(m)),
+                    what="\n".join(lines if passes_on else _raw_lines(m)),
                 ),
             ),
             note=_same_driver(m),
@@ -699,10 +700,9 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
 
 
 def _raw_lines(m: Machine) -> list[str]:
-    """The lines of LXC itself. 195 is the major number of NVIDIA's nodes but for those of UVM."""
+    """The lines of LXC itself. 195 is the major number of NVIDIA's nodes, 511 often that of UVM."""
     return [
         "lxc.cgroup2.devices.allow: c 195:* rwm",
-        "# 511: grep nvidia-uvm /proc/devices",
         "lxc.cgroup2.devices.allow: c 511:* rwm",
         *(
             f"lxc.mount.entry: {node} {node[1:]} none bind,optional,create=file"
@@ -719,6 +719,7 @@ def _plain_lxc(m: Machine) -> Remedies:
             title="Give the plain LXC container the host's GPU",
             where="host",
             risk=Risk.PROCESS,
+            manual=_UVM,
             edits=(Edit(file=f"/var/lib/lxc/{_name(m)}/config", what=lines),),
             note=_same_driver(m),
         ),
