@@ -21,6 +21,7 @@ from cudadoctor.bench.stable import Interrupted, Stable
 from cudadoctor.bench.techniques import Ground
 from cudadoctor.cli.options import Options, nearest, refuse, refuse_contradictions
 from cudadoctor.cli.output import Waiting, painted, width, written
+from cudadoctor.cli.speech import current, say, spoken
 from cudadoctor.host import local
 from cudadoctor.host.signals import Interrupts, end_now
 from cudadoctor.model.machine import Gpu, Json, Machine, OptInt, OptStr, Strings
@@ -48,11 +49,13 @@ def run(asked: Options) -> int:
         with Waiting() as waiting:
             machine = examine(Look(python=asked.python, depth="fast", device=asked.device), waiting)
     except NoInterpreter as error:
-        refuse(str(error))
+        refuse(spoken(str(error)))
     python = machine.python.executable
     if python is None or machine.torch.installed is False:
-        why = "torch is not installed" if python else "no Python found"
-        sys.stderr.write(f"cudadoctor: cannot measure: {why}{f' in {python}' if python else ''}\n")
+        why = say(
+            "torch is not installed in {python}" if python else "no Python found", python=python
+        )
+        sys.stderr.write(f"cudadoctor: {say('cannot measure: {why}', why=why)}\n")
         return 1
     host = local.this_host()
     stable = Stable(python, host.quiet(host.env, host.place), host.place)
@@ -67,7 +70,7 @@ def run(asked: Options) -> int:
         with interrupts:
             result = Bench(asked, machine, stable, Progress(asked.minutes)).measured()
     except NotMeasured as error:
-        sys.stderr.write(f"cudadoctor: no results: {error}\n")
+        sys.stderr.write(f"cudadoctor: {say('no results: {why}', why=spoken(str(error)))}\n")
         return interrupts.code if interrupts() else 1
     finally:
         stable.end()
@@ -78,7 +81,7 @@ def run(asked: Options) -> int:
         try:
             Path(asked.chart).write_bytes(drawn)
         except OSError as error:
-            refuse(f"cannot write to {asked.chart}: {error.strerror}")
+            refuse("cannot write to {path}: {reason}", path=asked.chart, reason=error.strerror)
     if measured and asked.scale != "tiny" and (lost := store.keep(result, os.environ)):
         sys.stderr.write(f"cudadoctor: {lost}\n")
     return interrupts.code if interrupts() else int(not measured)
@@ -87,28 +90,27 @@ def run(asked: Options) -> int:
 def _refuse(asked: Options) -> None:
     for name in asked.only:
         if name not in techniques.ORDER:
-            close = nearest(name, techniques.ORDER)
-            meant = (
-                f"did you mean {close}" if close else f"choose from {', '.join(techniques.ORDER)}"
-            )
-            refuse(f"--only: {name!r} is not a technique; {meant}")
+            close, known = nearest(name, techniques.ORDER), ", ".join(techniques.ORDER)
+            if close:
+                refuse("'{name}' is not a technique; did you mean {close}?", name=name, close=close)
+            refuse("'{name}' is not a technique: choose one of {choices}", name=name, choices=known)
     if asked.chart and not asked.chart.endswith((".svg", ".png")):
-        refuse(f"--chart: {asked.chart!r} must end in .svg or .png")
+        refuse("'{name}' is not a chart: end it in .svg or .png", name=asked.chart)
     if asked.chart and asked.chart.endswith(".png") and find_spec("PIL") is None:
-        refuse("--chart: PNG needs Pillow, which is not installed; use a file that ends in .svg")
+        refuse("a PNG chart needs Pillow, which is not installed: name an .svg file")
     for file in (asked.chart, asked.output):
         # Told before the measuring, not after it.
         if file and not Path(file).absolute().parent.is_dir():
-            refuse(f"cannot write to {file}: the folder does not exist")
+            refuse("cannot write to {path}: the folder does not exist", path=file)
 
 
 def _text(result: BenchResult, asked: Options) -> str:
     if asked.as_json:
         return results.dumps(result) + "\n"
     if asked.markdown:
-        return page.markdown(result)
+        return page.markdown(result, current())
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    layout = page.Layout(width=width(), blocks=encoding == "utf8")
+    layout = page.Layout(width=width(), blocks=encoding == "utf8", say=current())
     return painted(list(page.report(result, layout)), to_file=asked.output is not None)
 
 

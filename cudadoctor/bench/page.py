@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from cudadoctor.bench.results import BenchResult, Gain, Measured, WorkloadResult
 from cudadoctor.bench.techniques import TECHNIQUES
+from cudadoctor.locale.language import Language
 from cudadoctor.render import inert
 from cudadoctor.render.markdown import code, escaped
 from cudadoctor.render.terminal import Line
@@ -39,6 +40,9 @@ _VERDICTS = {"faster": "{:.2f}x faster", "slower": "slower, {:.2f}x", "same": _S
 RECIPES = {technique.name: technique for technique in TECHNIQUES if technique.recipe}
 COPIED = "green"
 """The style of paths and code: never wrapped, since they must survive being copied."""
+
+
+ENGLISH = Language({})
 
 
 class Row(NamedTuple):
@@ -193,34 +197,44 @@ def best(workload: WorkloadResult) -> str:
 class Layout(Struct, frozen=True, kw_only=True):
     """How to lay it out. width: columns, 40 to 100. blocks: the output can show more than ASCII.
 
-    copied: with the lines that take over what is best.
+    copied: with the lines that take over what is best. say: the language of the words.
     """
 
     width: int = 80
     blocks: bool = False
     copied: bool = True
+    say: Language = ENGLISH
 
 
 def report(result: BenchResult, layout: Layout) -> Iterator[Line]:
     """Every line: the machine, each workload, and what must be known of the figures."""
-    yield from labelled(about(result), layout.width)
+    say = layout.say
+    yield from labelled(about(result), layout.width, say=say)
     for workload in result.workloads:
         yield Line(())
         yield from _workload(workload, layout)
     remarks = [] if result.workloads else [Row("result", "no workload was measured")]
     if remarks := [*remarks, *(Row("note", text) for text in notes(result))]:
         yield Line(())
-        yield from labelled(remarks, layout.width)
+        yield from labelled(remarks, layout.width, say=say)
 
 
-def labelled(rows: Iterable[Row], width: int, indent: str = "") -> Iterator[Line]:
-    """Rows with the label in a margin, wrapped beside it."""
+def labelled(
+    rows: Iterable[Row], width: int, indent: str = "", say: Language = ENGLISH
+) -> Iterator[Line]:
+    """Rows with the label in a margin, wrapped beside it, in that language."""
     margin = MARGIN + len(indent)
-    for label, text, style in rows:
+    for label, text, style in (spoken(row, say) for row in rows):
         beside = f"{indent}{label}"
         for part in [inert(text)] if style == COPIED else _wrapped(text, max(20, width - margin)):
             yield Line(((f"{beside:<{margin}}", ""), (part, style)))
             beside = ""
+
+
+def spoken(row: Row, say: Language) -> Row:
+    """The row in that language; what is copied stays as it is."""
+    text = row.text if row.style == COPIED else say.spoken(row.text)
+    return Row(say(row.label), text, row.style)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -229,7 +243,8 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _workload(workload: WorkloadResult, layout: Layout) -> Iterator[Line]:
     style = "bold"
-    for text in _wrapped(f"{workload.name}{_if(workload.shape, ': {}')}", layout.width):
+    shape = layout.say.spoken(workload.shape)
+    for text in _wrapped(f"{workload.name}{_if(shape, ': {}')}", layout.width):
         yield Line(((text, style),))
         style = ""
     gains = gains_of(workload)
@@ -237,12 +252,13 @@ def _workload(workload: WorkloadResult, layout: Layout) -> Iterator[Line]:
         if row.label == "best" and gains:
             yield from (Line(()), *_bars(gains, layout), Line(()))
         if layout.copied or row.style != COPIED:
-            yield from labelled([row], layout.width, "  ")
+            yield from labelled([row], layout.width, "  ", layout.say)
 
 
 def _bars(gains: list[tuple[str, Gain]], layout: Layout) -> Iterator[Line]:
     """A bar for each technique alone, and one for the best combination of several."""
     top = max([1.0, *(gain.high or 1.0 for _, gain in gains if counts(gain))])
+    gains = [(layout.say(name), gain) for name, gain in gains]
     column = max(len(name) for name, _ in gains) + 2
     beside = layout.width >= BESIDE
     room = min(MOST_BAR, (layout.width - 2 - column) // 3 if beside else layout.width - 4)
@@ -250,7 +266,7 @@ def _bars(gains: list[tuple[str, Gain]], layout: Layout) -> Iterator[Line]:
     for name, gain in gains:
         style = _STYLE.get(gain.verdict, "")
         drawn = bar(gain, top, room, BLOCKS if layout.blocks else PLAIN) if counts(gain) else ""
-        parts = _wrapped(verdict(gain), layout.width - start)
+        parts = _wrapped(layout.say.spoken(verdict(gain)), layout.width - start)
         if beside:
             drawn = f"{drawn:<{room}}  "
             yield Line(((f"  {name:<{column}}", ""), (drawn, style), (parts.pop(0), style)))
@@ -273,10 +289,10 @@ def bar(gain: Gain, top: float, room: int, marks: tuple[str, ...]) -> str:
 # --- Markdown -------------------------------------------------------------------------------------
 
 
-def bullets(rows: Iterable[Row]) -> list[str]:
+def bullets(rows: Iterable[Row], say: Language = ENGLISH) -> list[str]:
     """Rows as a list; what is bold on a terminal is bold here, what is copied stands behind."""
     lines: list[str] = []
-    for label, text, style in rows:
+    for label, text, style in (spoken(row, say) for row in rows):
         line = f"{label}: {escaped(text)}"
         if style == COPIED and lines:
             lines[-1] += f" ({code(text)})"
@@ -285,35 +301,35 @@ def bullets(rows: Iterable[Row]) -> list[str]:
     return lines
 
 
-def markdown(result: BenchResult) -> str:
+def markdown(result: BenchResult, say: Language = ENGLISH) -> str:
     """The whole report, for an issue or a README."""
-    lines = [f"### cudadoctor bench: {escaped(result.hardware)}", "", *bullets(about(result))]
-    lines += [f"- **{escaped(text)}**" for text in notes(result)]
+    lines = [f"### cudadoctor bench: {escaped(result.hardware)}", "", *bullets(about(result), say)]
+    lines += [f"- **{escaped(say.spoken(text))}**" for text in notes(result)]
     for workload in result.workloads:
-        shape = _if(escaped(workload.shape), ": {}")
-        shown = bullets(row for row in rows_of(workload) if row.style != COPIED)
+        shape = _if(escaped(say.spoken(workload.shape)), ": {}")
+        shown = bullets((row for row in rows_of(workload) if row.style != COPIED), say)
         lines += ["", f"#### {escaped(workload.name)}{shape}", "", *shown]
         if gains := gains_of(workload):
-            head = "| technique | speed | interval | memory | result | recipe |"
-            lines += ["", head, "| --- | ---: | --- | ---: | --- | --- |"]
-            lines += [_cells(gain) for _, gain in gains]
+            head = map(say, ("technique", "speed", "interval", "memory", "result", "recipe"))
+            lines += ["", f"| {' | '.join(head)} |", "| --- | ---: | --- | ---: | --- | --- |"]
+            lines += [_cells(gain, say) for _, gain in gains]
         if known := [RECIPES[name] for name in workload.best if name in RECIPES]:
             lines += ["", "```python"]
             for technique in known:
                 lines += [f"# {technique.name}: {technique.script}", *technique.code]
             lines.append("```")
     if not result.workloads:
-        lines += ["", "No workload was measured."]
+        lines += ["", say("No workload was measured.")]
     return "\n".join(lines) + "\n"
 
 
-def _cells(gain: Gain) -> str:
+def _cells(gain: Gain, say: Language) -> str:
     ratio = span = used = ""
-    result = escaped(verdict(gain), cell=True)
+    result = escaped(say.spoken(verdict(gain)), cell=True)
     if counts(gain):
-        ratio, span = f"{gain.ratio:.2f}x", between(gain)
+        ratio, span = f"{gain.ratio:.2f}x", say.spoken(between(gain))
         used = _if(gain.memory_ratio, "{:.2f}x")
-        result = _SAME if gain.verdict == "same" else gain.verdict
+        result = say(_SAME if gain.verdict == "same" else gain.verdict)
     recipe = code(RECIPES[gain.technique].script) if gain.technique in RECIPES else ""
     cells = (escaped(gain.technique, cell=True), ratio, span, used, result, recipe)
     return f"| {' | '.join(cells)} |"

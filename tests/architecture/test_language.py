@@ -34,7 +34,17 @@ SAYS = {
     **dict.fromkeys(("unknown", "refuse_unknown"), 2),
 }
 """The names under which the language is called -> which argument is the template."""
-SPEAKING = ("render", "cli", "repair", "installers/verify.py", "probes/examine.py", "__main__.py")
+SPEAKING = (
+    "render",
+    "cli",
+    "repair",
+    "bench/command.py",
+    "bench/page.py",
+    "bench/script/__init__.py",
+    "installers/verify.py",
+    "probes/examine.py",
+    "__main__.py",
+)
 """Where they are called so."""
 ENDS = ("passed", "failed", "skipped", "timed-out")
 DYNAMIC = (

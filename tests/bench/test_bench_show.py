@@ -16,6 +16,7 @@ from cudadoctor.bench import page, results
 from cudadoctor.bench.page import Layout
 from cudadoctor.bench.results import BenchResult, Gain, Measured, WorkloadResult, config
 from cudadoctor.bench.techniques import BY_NAME
+from cudadoctor.locale.language import language
 
 WIDTHS = (40, 57, 75, 76, 80, 100)
 
@@ -308,3 +309,13 @@ def test_a_png_shows_the_same_lines() -> None:
     for paint in ("green", "yellow", "dim"):
         text = page.PAINTS[paint]
         assert tuple(int(text[place : place + 2], 16) for place in (1, 3, 5)) in colours
+
+
+def test_the_report_is_told_in_spanish_but_for_what_is_copied() -> None:
+    layout = page.Layout(width=100, say=language("es"))
+    text = "\n".join(line.text for line in page.report(gpu_result(), layout))
+    for words in ("máquina", "por paso", "más rápido", "sin diferencia", "las diferencias"):
+        assert words in text
+    for words in ("a step", "faster", "no difference", "measured", "baseline"):
+        assert words not in text
+    assert "máquina" in page.markdown(gpu_result(), language("es"))

@@ -24,6 +24,7 @@ from cudadoctor.bench.results import Line
 from cudadoctor.bench.script import starved
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import width
+from cudadoctor.cli.speech import current, say
 from cudadoctor.host import children, signals
 from cudadoctor.model.machine import Strings
 from cudadoctor.probes.nvml import module_folder
@@ -42,15 +43,18 @@ def run(words: Strings, asked: Options) -> int:
     """Run the command under the sampler, report, and pass on its exit code."""
     for name in ("workloads", "only", "chart", "python", "device"):
         if getattr(asked, name):
-            of = "cannot be used with a command after --"
-            refuse(f"--{name.removesuffix('s')} {of}")
+            option = name.removesuffix("s")
+            refuse("--{option} cannot be used with a command after --", option=option)
     try:
         script = start(words)
     except FileNotFoundError:
-        _to_stderr(f"cudadoctor: command not found: {words[0]}\n")
+        text = say("command not found: {name}", name=words[0])
+        _to_stderr(f"cudadoctor: {text}\n")
         return MISSING
     except OSError as error:
-        _to_stderr(f"cudadoctor: cannot start {words[0]}: {error.strerror}\n")
+        reason = error.strerror
+        text = say("{program} cannot be started: {reason}", program=words[0], reason=reason)
+        _to_stderr(f"cudadoctor: {text}\n")
         return FORBIDDEN
     at_a_terminal = _at_a_terminal()
 
@@ -85,9 +89,11 @@ def _report(report: starved.ScriptReport, asked: Options) -> None:
     if asked.as_json:
         text = results.dumps(report) + "\n"
     elif asked.markdown:
-        text = starved.markdown(report)
+        text = starved.markdown(report, current())
     else:
-        text = "".join(f"{line.text}\n" for line in page.labelled(starved.rows(report), width()))
+        text = "".join(
+            f"{line.text}\n" for line in page.labelled(starved.rows(report), width(), say=current())
+        )
     if asked.output is None:
         _to_stderr(text)
         return

@@ -12,9 +12,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from cudadoctor.bench.page import COPIED, Row, bullets
+from cudadoctor.bench.page import COPIED, ENGLISH, Row, bullets
 from cudadoctor.bench.results import Amount, Line
 from cudadoctor.bench.techniques import table
+from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.render.markdown import escaped
 
@@ -483,7 +484,8 @@ def rows(report: ScriptReport) -> Iterator[Row]:
     yield from (Row("note", text) for text in report.starved.notes)
 
 
-def markdown(report: ScriptReport) -> str:
+def markdown(report: ScriptReport, say: Language = ENGLISH) -> str:
     """For an issue."""
     rest = [row for row in rows(report) if row.label != "verdict"]
-    return "\n".join([f"**{escaped(report.headline)}**", "", *bullets(rest)]) + "\n"
+    headline = escaped(say.spoken(report.headline))
+    return "\n".join([f"**{headline}**", "", *bullets(rest, say)]) + "\n"
