@@ -293,7 +293,7 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
     from cudadoctor.render import inert, terminal
 
     layout = terminal.Layout(
-        width=width(),
+        width=sys.maxsize if options.quiet else width(),
         verbose=options.verbose > 0,
         quiet=options.quiet,
         signs=signs() and not options.output,

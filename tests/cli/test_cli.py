@@ -256,7 +256,8 @@ def test_the_version_is_printed_by_its_short_name_too() -> None:
 
 
 def test_quiet_prints_the_answer_and_nothing_else() -> None:
-    ran = _run("check", "-q", "--from", "-", stdin=_document())
+    narrow = {**os.environ, "COLUMNS": "40"}  # one line all the same, for whoever reads it by line
+    ran = _run("check", "-q", "--from", "-", stdin=_document(), env=narrow)
     assert (ran.returncode, len(ran.stdout.splitlines()), ran.stderr) == (0, 1, "")
 
 
