@@ -206,7 +206,7 @@ def _notes(stack: Stack, image: Image) -> Iterator[str]:
     yield f"Use it with: docker run --rm -it {'--gpus all ' if cuda else ''}{name} python"
     if cuda is not None and image.cuda is None:
         known = f"No nvidia/cuda image for CUDA {cuda} is known that suits, and the wheels bring"
-        yield f"{known} their own libraries: a plain one serves."
+        yield f"{known} their own libraries, so a plain image is enough."
     if image.cuda is not None:
         yield f"{_ASKS.format(cuda=image.cuda)}; an older one starts it on data-centre GPUs only."
 

@@ -188,8 +188,6 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
     Error messages that name another cause (GLIBCXX, nvJitLink, a Windows DLL, a cuDNN or NCCL
     symbol) are reported under that cause. A crash without a message is only a possible finding: the
     processor, the memory or another library may be at fault.
-
-    Fix: install the same release again with its dependencies, in the same environment.
     """
     imported = m.torch.imported
     if m.torch.installed is False or (imported is None and m.look == "fast") or _shadows(m):

@@ -50,7 +50,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     python = case.machine.python.version
     refusing = build.torchvision is not None and build.torch.release >= (2, 11)
     if refusing and python is not None and python.release == VISION_REFUSES_PYTHON:
-        yield f"torchvision {build.torchvision} refuses Python {python}."
+        yield f"torchvision {build.torchvision} does not support Python {python}."
 
 
 def without_cudnn(build: TorchBuild, demand: Demand) -> OptStr:

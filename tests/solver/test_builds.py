@@ -297,7 +297,7 @@ def test_ptx_below_the_newest_code_does_not_count() -> None:
 def test_a_python_that_torchvision_refuses_is_named() -> None:
     row = {**RTX_4090, "python": "3.14.1"}
     choice = best_build(machine_of(row), KB)
-    assert "torchvision 0.29.2 refuses Python 3.14.1." in choice.why
+    assert "torchvision 0.29.2 does not support Python 3.14.1." in choice.why
 
 
 @pytest.mark.parametrize(
