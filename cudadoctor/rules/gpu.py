@@ -267,7 +267,7 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
         evidence=("pci",) if missing else ("driver.log",),
         values={"gpu": _name(missing or silent, kb)},
         sure=missing and logged,
-        remedies=by_hand("firmware-bar", *(_VM if m.platform.virtual else _BIOS)),
+        remedies=by_hand("firmware-bar", *(_VM if m.platform.virtual else _BIOS), keeper_of(m)),
     )
 
 

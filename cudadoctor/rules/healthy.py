@@ -16,8 +16,8 @@ from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
 from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, gap_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
-from cudadoctor.plan.remedies import by_hand, reload_uvm
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies import by_hand, reboot, reload_uvm
+from cudadoctor.plan.remedies.process import keeper_of, notebook_of
 from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
 from cudadoctor.rules.evidence.libraries import import_fails
 from cudadoctor.rules.evidence.signs import (
@@ -512,4 +512,6 @@ def _hint(m: Machine, kb: Knowledge, fact: str) -> tuple[OptStr, OptStr, Remedie
     of_the_driver = fact.startswith(("driver.", "gpus", "torch.imported.cuda_"))
     if m.look == "report" or not (of_the_driver and on_linux(m)):
         return None, None, ()
+    if notebook_of(m):
+        return None, None, reboot(m)
     return None, None, by_hand("driver-log", *_LOG, keeper_of(m))

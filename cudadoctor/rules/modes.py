@@ -23,11 +23,12 @@ from cudadoctor.plan.remedies import (
     grant_gpu,
     mig_instances,
     reset_gpus,
+    restart,
     set_gpus,
     set_variables,
 )
 from cudadoctor.plan.remedies import fabric_manager as fabric_commands
-from cudadoctor.plan.remedies.process import indexes_of, keeper_of
+from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,
@@ -240,7 +241,12 @@ def _admit(m: Machine, shut: list[Gpu]) -> Remedies:
     return set_gpus(m, title, "nvidia-smi -i {gpus} -c 0", shut, id="compute-mode", note=note)
 
 
+_MPS = "If you use MPS, start it again: `nvidia-cuda-mps-control -d`."
+
+
 def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
+    if notebook_of(m):
+        return restart(m)
     nodes = gpu_nodes(m) or tuple(f"/dev/nvidia{gpu.index}" for gpu in gpus)
     known = on_linux(m) and bool(nodes)
     look = Remedy(
@@ -249,8 +255,7 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
         where=keeper_of(m),
         needs_root=known,
         commands=(("fuser", "-v", *nodes) if known else ("nvidia-smi",),),
-        note="Stop your own programs. If you use MPS, start it again: "
-        "`nvidia-cuda-mps-control -d`.",
+        note=f"Stop your own programs. {_MPS}" if known else "Stop your own programs.",
     )
     return look, *(reset_gpus(m, *gpus) if gpus else ())
 

@@ -24,7 +24,7 @@ _FREE_IT = (
 )
 _MIG = "For several smaller instances, `nvidia-smi mig -lgip` lists the profiles."
 _AGAIN = "Start the container again afterwards."
-_BROKEN = "No reset and no driver repairs it. Do not train on it until then."
+_BROKEN = "No reset and no driver repairs it. Do not train on it until it is replaced."
 _LINUX = ("linux", "dgx", "container", "cluster")
 _REPORT = ("nvidia-bug-report.sh",)
 
@@ -38,8 +38,13 @@ def set_gpus(
     id: str,  # noqa: A002
     note: OptStr = None,
 ) -> Remedies:
-    """Run a command for these GPUs, which stand in it as {gpus}; () where nvidia-smi cannot."""
-    if side_of(m) in ("jetson", "macos") or notebook_of(m):
+    """Run a command for these GPUs, which stand in it as {gpus}; () where nvidia-smi cannot.
+
+    The GPU of a notebook is only lent: there the way is another one.
+    """
+    if notebook_of(m):
+        return restart(m)
+    if side_of(m) in ("jetson", "macos"):
         return ()
     argv = tuple(command.format(gpus=smi_ids(m, gpus)).split())
     where = keeper_of(m)
