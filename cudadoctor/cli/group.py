@@ -224,7 +224,10 @@ class _Program(_Speaking, click.Group):
             )
         super().format_options(ctx, formatter)
         with formatter.section(say("Examples")):
-            formatter.write_dl([(line, say(text)) for line, text in _EXAMPLES], col_max=40)
+            formatter.write_dl(
+                [(line, say(text)) for line, text in _EXAMPLES],
+                col_max=40 if formatter.width >= 60 else 20,
+            )
 
 
 _EXAMPLES = (
@@ -302,7 +305,7 @@ def _add(work: Callable[..., int], short: str, *arguments: click.Argument, **gro
 
 _HEADINGS = {
     "look": "What to examine",
-    "judge": "What to judge",
+    "judge": "How to judge it",
     "cure": "How to fix it",
     "make": "What to install",
     "measure": "What to measure",
@@ -344,15 +347,15 @@ _saved = _option(
 )
 _looking = (
     _python,
-    _option("--fast", is_flag=True, help="Do not import torch; no training step"),
+    _option("--fast", is_flag=True, help="Skip importing torch and the training step"),
     _option("--no-smoke", is_flag=True, help="Import torch, but skip the training step"),
     _device,
     _timeout,
 )
 _judging = (
     _option("--ignore", multiple=True, metavar="CAUSE", help="Leave out a cause (repeatable)"),
-    _option("--compile", "compiles", is_flag=True, help="Extensions will be compiled here"),
-    _option("--as-of", metavar="YYYY-MM-DD", help="Judge the report as of this day"),
+    _option("--compile", "compiles", is_flag=True, help="You will compile CUDA extensions here"),
+    _option("--as-of", metavar="YYYY-MM-DD", help="Judge the report as of this date"),
 )
 
 _add(
@@ -372,7 +375,7 @@ _add(
 )
 _add(
     commands.fix,
-    "Fix it, with a way back",
+    "Apply the fix, with undo",
     look=(_python, _saved, *_looking[1:]),
     judge=_judging,
     cure=(
@@ -425,7 +428,7 @@ _add(
     look=(
         *(_python, _device, _timeout),
         _option(
-            "--ranks", callback=_number(int, 1, 64), metavar="N", help="Processes of the DDP stage"
+            "--ranks", callback=_number(int, 1, 64), metavar="N", help="Number of DDP processes"
         ),
     ),
     show=(_json, _lang),
@@ -470,7 +473,7 @@ _add(
 )
 _add(
     commands.facts,
-    "Save what is known of this machine",
+    "Save the facts about this machine",
     look=_looking,
     show=(_full, _output, _lang),
 )

@@ -81,8 +81,7 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, layout: Layout) ->
 
 _SHELL = "Type this in your shell, since no program can set it for you:"
 _PROMISE = (
-    "The environment is saved first. If a step fails, or the check afterwards is not better,"
-    " everything is restored."
+    "The environment is saved first. If a step fails or nothing improves, everything is restored."
 )
 LEFT = {
     "root": "These steps need root. Run them yourself:",
@@ -149,7 +148,7 @@ def what_remains(judged: Judged, chosen: Chosen) -> str:
 def outcome(ended: Outcome, before: Opinion | None, width: int) -> Iterator[Line]:
     """The last words: what the tool said, how it ended, what proves it, the way back."""
     if ended.tail:
-        yield from _text(say("The last lines of the tool:"))
+        yield from _text(say("Last lines of the tool:"))
         for line in error_lines(ended.tail):
             yield from _text(f"  {inert(line)[:LONGEST]}", width, 0, 4)
     yield from _text(inert(ended.why), width, style="bold")

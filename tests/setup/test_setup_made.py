@@ -153,7 +153,7 @@ def test_only_a_yes_lets_it_begin(tmp_path: Path, answer: str, end: str) -> None
     _, said = child.communicate(timeout=60)
     os.close(mine)
     assert child.returncode == 1
-    assert "Make it? [y/N] " in said
+    assert "Create this environment? [y/N] " in said
     assert end in said
     assert not folder.exists()
 
@@ -176,7 +176,7 @@ def test_after_a_yes_an_empty_folder_that_was_there_stays_and_stays_empty(tmp_pa
     out, said = child.communicate(timeout=60)
     os.close(mine)
     assert child.returncode == 1
-    assert "Make it? [y/N] " in said
+    assert "Create this environment? [y/N] " in said
     report = json.loads(out)
     assert "`pip` failed with exit code 1. What was made is removed." in report["why"][0]
     assert "No matching distribution found for torch" in report["why"][-1]

@@ -273,7 +273,7 @@ def _agreed(place: Place) -> bool:
     """Whether the user lets it be made; if nobody can be asked, that is wrong use."""
     if not sys.stdin.isatty():
         refuse("cannot ask without a terminal: add --yes to make the environment")
-    template = "Make it?"
+    template = "Create this environment?"
     if place.ours:
         template = "{folder} is left from a setup that did not finish. Replace it?"
     return asked("\n" + inert(say(template, folder=place.path)))
