@@ -264,7 +264,7 @@ _PARTS = (
     "|settings|persistenced|gl|cfg1|decode|encode|extra|fbc1|ifr1|headless|no|latest|gfx|tesla|libs"
     "|current|alternative|linux|lts|headers|proxmox|cloud|generic|amd64|arm64|python3|venv|smi|devel"
     "|toolkit|fabricmanager|fabric|manager|pinning|meta|zen|hardened|rt|longterm|64kb|computeG05"
-    "|gfxG05|libcuda1"
+    "|gfxG05|libcuda1|gsp"
 )
 _SYSTEM = (
     rf"(?:{_PARTS})\d{{0,3}}(?:-(?:{_PARTS}|G0\d|\d{{1,3}}(?:\.\d{{1,3}}){{0,2}}(?:xx)?))*"
@@ -331,7 +331,8 @@ _OF_DRIVERS = frozenset(
     """
     nvidia_drm nvidia_modeset nvidia_peermem nvidia_fs -e -name -exec {} + --update --silent
     --enable --rebuild dup --add-repo --set-enabled --allowerasing --allow-downgrades
-    --auto-agree-with-licenses stop on-demand distro-sync dist-upgrade config-manager repos crb
+    --auto-agree-with-licenses stop on-demand reinstall distro-sync dist-upgrade config-manager
+    repos crb
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core /root/cuda-keyring.deb
     python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list
     debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg

@@ -26,6 +26,7 @@ from cudadoctor.plan.remedies import (
     forward_compat,
     hmm_off,
     install_driver,
+    install_firmware,
     install_libcuda,
     install_torch,
     load_driver,
@@ -238,7 +239,10 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Answer:
     libraries may come from the image instead of the host.
 
     Look-alikes: if nvidia-smi works and only CUDA refuses, it is cuda-compat-conflict. In WSL the
-    two versions always differ, and nothing is wrong. Removing packages does not fix this.
+    two versions always differ, and nothing is wrong.
+
+    Fix: restart the machine, or reload the module while nothing uses the GPU. Removing packages
+    does not help.
     """
     if m.platform.wsl or m.platform.system in ("Windows", "Darwin") or answered(m):
         return None
@@ -439,6 +443,37 @@ def driver_userspace_missing(m: Machine) -> Answer:
         confidence=POSSIBLE if shaky else CERTAIN,
         severity=WARNING if shaky else ERROR,
         remedies=install_libcuda(m),
+    )
+
+
+_NO_FIRMWARE = re.compile(
+    r"firmware load for nvidia/(?P<driver>\d[\d.]{2,15})/(?P<file>gsp_\w{1,20}\.bin) failed"
+)
+
+
+@rule(
+    "driver-userspace-missing",
+    title="The GPU cannot start: firmware {file} of driver {driver} is missing",
+)
+def gsp_firmware_missing(m: Machine) -> Answer:
+    """The driver loads this file into the GPU when it starts, and the kernel did not find it.
+
+    nvidia-smi says "No devices were found", and the kernel log "Direct firmware load for
+    nvidia/.../gsp_....bin failed with error -2", then "RmInitAdapter failed". To check by hand:
+    `ls /lib/firmware/nvidia` shows the versions that are there.
+
+    Look-alikes: if the file is found but the GPU does not answer it, the log speaks of the GSP
+    without this line, which is gpu-unhealthy-hardware or driver-bug.
+
+    Fix: reinstall the package with the firmware in the version of the loaded module, then restart.
+    """
+    seen = _NO_FIRMWARE.search(log_text(m))
+    if seen is None or not bare(m) or cuda_works(m) or live_gpus(m):
+        return None
+    return Found(
+        evidence=("driver.log",),
+        values={"file": seen["file"], "driver": seen["driver"]},
+        remedies=install_firmware(m),
     )
 
 

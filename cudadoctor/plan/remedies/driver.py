@@ -731,6 +731,36 @@ _USUAL_FOLDER = re.compile(r"(/usr)?(/local)?/lib(32|64)?(/\w+-linux-gnu)?")
 """A folder that the loader searches for good reason: it must stay in its configuration."""
 
 
+_FIRMWARE = {
+    "ubuntu": "apt-get update; apt-get install -y --reinstall nvidia-firmware-{branch}-{version}",
+    "debian": "apt-get update; apt-get install -y --reinstall firmware-nvidia-gsp={version}-*",
+    "rhel": "dnf reinstall -y nvidia-kmod-common",
+    "amazon": "dnf reinstall -y nvidia-kmod-common",
+    "fedora": "dnf reinstall -y xorg-x11-drv-nvidia",
+    "arch": "pacman -Syu nvidia-utils",
+}
+"""What brings the files that the driver loads into the GPU."""
+
+
+def install_firmware(m: Machine) -> Remedies:
+    """The driver's firmware files once more, in the version of the loaded module."""
+    family, version, names = _system_of(m), m.driver.version, _names(m)
+    step = partial(Remedy, id="install-firmware", title="Reinstall the driver's GPU firmware")
+    server = "-server" if any("-server" in name for name in names) else ""
+    text = _FIRMWARE.get(family, "")
+    if family == "fedora" and any(name in _OF_NVIDIA for name in names):
+        text = _FIRMWARE["rhel"]
+    if not text or version is None:
+        text = (
+            "Reinstall the package that holds the files of /lib/firmware/nvidia, in the version "
+            "of the loaded module, then rebuild the boot image (initramfs)."
+        )
+        return (step(needs_root=True, reboot=True, manual=text),)
+    words = {"branch": f"{version.branch}{server}", "version": version}
+    commands = _argvs(f"{text}; {_system(m).boot_image}", **words)
+    return (step(needs_root=True, reboot=True, **_by(commands)),)
+
+
 def reload_driver(m: Machine) -> Remedies:
     """Load the module that is on disk in place of the loaded one, without a reboot."""
     if keeper_of(m) != "here" or side_of(m) in ("windows", "macos"):
