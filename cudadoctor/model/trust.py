@@ -333,7 +333,8 @@ _OF_DRIVERS = frozenset(
     --enable --rebuild dup --add-repo --set-enabled --allowerasing --allow-downgrades
     --auto-agree-with-licenses stop on-demand reinstall distro-sync dist-upgrade config-manager
     repos crb
-    powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core /root/cuda-keyring.deb
+    powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
+    /var/cache/apt/archives/cuda-keyring.deb
     python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list
     debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg
     """.split()  # noqa: SIM905

@@ -259,6 +259,7 @@ OPTIONS = {
     *("--now", "-cgi", "-mig", "-srs", "--force-reinstall"),
     *("--update", "--silent", "--enable", "--add-repo", "--set-enabled", "-e", "-name", "-exec"),
     *("--allowerasing", "--allow-downgrades", "--auto-agree-with-licenses", "--rebuild"),
+    "--reinstall",
 }
 EDITS = {
     r"s/^\(deb.* main\).*/\1 contrib non-free non-free-firmware/",
@@ -281,7 +282,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 INSTALLS = {"install", "uninstall", "remove", "add", "-R", "-Syu"}
 REQUIRED = {"typing-extensions", "filelock", "fsspec", "jinja2", "mpmath", "networkx", "sympy"}
 SYSTEM = re.compile(
-    r"(?:lib|xorg-x11-drv-|akmod-)?(?:nvidia|cuda)-[a-zG0-9-]*|(?:linux-headers|kernel-devel)-.*"
+    r"(?:lib|xorg-x11-drv-|akmod-)?(?:nvidia|cuda)-[a-zG0-9.-]*|(?:linux-headers|kernel-devel)-.*"
     r"|python3(?:\.\d+|\d*)-(?:dev|devel|venv)|gcc\d+(?:-c)?|gcc-toolset-\d+-gcc-c"
     r"|microsoft\.vcredist\.2015"
 )

@@ -22,7 +22,7 @@ from cudadoctor.plan.remedies.process import by_hand, family_of, keeper_of, majo
 
 _NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 _ARCHIVE = "https://developer.nvidia.com/cuda-toolkit-archive"
-_KEYRING = "/root/cuda-keyring.deb"
+_KEYRING = "/var/cache/apt/archives/cuda-keyring.deb"
 _FORGE_FROM = 12
 """From this CUDA on conda-forge has the toolkit; older ones lie on NVIDIA's channel."""
 _HEADERS_OF_OWN = {("rhel", 8): "3.6", ("rhel", 9): "3.9", ("rhel", 10): "3.12"}

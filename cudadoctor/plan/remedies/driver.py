@@ -745,7 +745,10 @@ _FIRMWARE = {
 def install_firmware(m: Machine) -> Remedies:
     """The driver's firmware files once more, in the version of the loaded module."""
     family, version, names = _system_of(m), m.driver.version, _names(m)
-    step = partial(Remedy, id="install-firmware", title="Reinstall the driver's GPU firmware")
+    title = "Reinstall the driver's GPU firmware"
+    step = partial(Remedy, id="install-firmware", title=title)
+    if keeper_of(m) != "here":
+        return _root(m, "install-firmware", title, "")
     server = "-server" if any("-server" in name for name in names) else ""
     text = _FIRMWARE.get(family, "")
     if family == "fedora" and any(name in _OF_NVIDIA for name in names):
