@@ -90,7 +90,7 @@ def test_the_lines_of_a_file_are_not_broken_on_a_narrow_terminal() -> None:
     data["driver"] |= {"kernel": "550.54.15", "library": "550.54.15", "cuda": "12.4"}
     shown = pipeline.report(pipeline.judge(factfile.from_plain(data)), full=True)
     text = "\n".join(line.text for line in terminal.report(shown, terminal.Layout(width=60)))
-    start = " " * (terminal.MARGIN + 4)
+    start = " " * 10  # a file below its name, which stands below the commands
     lines = [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
     first, last = lines.index("[tool.uv.sources]"), lines.index("explicit = true")
     table = tomllib.loads("\n".join(lines[first:last]))
