@@ -60,9 +60,9 @@ def about(result: BenchResult) -> Iterator[Row]:
         _if(result.capability, ", capability {}"),
         _if(result.driver, ", driver {}"),
     )
-    machine = {"machine": f"{result.gpu}{capability}{driver}", "host": result.cpu}
+    machine = {"GPU": f"{result.gpu}{capability}{driver}", "CPU": result.cpu}
     if result.gpu is None:
-        machine = {"machine": f"{result.cpu}{_if(result.cores, ', {} cores')}, no GPU was used"}
+        machine = {"CPU": f"{result.cpu}{_if(result.cores, ', {} cores')}, no GPU was used"}
     took = f"within {result.minutes:g} min"
     if result.seconds is not None:
         took = f"in {result.seconds / 60:.1f} min of {result.minutes:g} min"
@@ -92,14 +92,14 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
     """All that is said of a workload, but for the gains of its techniques."""
     yield Row("baseline", step(workload.baseline, workload.samples_unit))
     kind, why = workload.bottleneck.kind, workload.bottleneck.why
-    goes = "not known" if kind == "not known" else f"goes to {kind}"
-    yield Row("time", f"{goes}{_if(why, ': {}')}")
+    limit = "not known" if kind == "not known" else f"limited by {kind}"
+    yield Row("limit", f"{limit}{_if(why, ': {}')}")
     if workload.noise is not None:
         percent = f"{(workload.noise - 1) * 100:.1f} %"
         yield Row("noise", f"differences below {percent} count as no difference")
     yield Row("best", best(workload), "bold")
     for technique in (RECIPES[name] for name in workload.best if name in RECIPES):
-        yield Row("copy", f"{technique.script}  ({technique.name})", COPIED)
+        yield Row("use", f"{technique.script}  ({technique.name})", COPIED)
         yield from (Row("", f"  {line}", COPIED) for line in technique.code)
     gain = workload.best_gain or workload.unproven
     if chosen := gain.measured.settings if gain and gain.measured else {}:
@@ -110,7 +110,7 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
         if gain.verdict == "not-here":
             reasons.setdefault(gain.why, []).append(gain.technique)
     for why, names in reasons.items():
-        yield Row("not here", f"{why}: {', '.join(names)}", "dim")
+        yield Row("skipped", f"{why}: {', '.join(names)}", "dim")
     if workload.ended:
         yield Row("ended", workload.ended)
 
@@ -164,7 +164,7 @@ def step(measured: Measured, unit: str) -> str:
     """The figures of one configuration: a step, samples a second, memory, compiling."""
     if measured.step_s is None:
         return f"not measured: {measured.error or 'no result'}"
-    text = f"{duration(measured.step_s)} a step"
+    text = f"{duration(measured.step_s)} per step"
     if measured.spread_s is not None:
         low, high = map(duration, measured.spread_s)
         text += f" (middle half of the rounds: {low} to {high})"

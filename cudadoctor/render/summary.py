@@ -150,6 +150,7 @@ def decimal_size(count: int) -> str:
 
 _SMALL = re.compile(
     r"(?:Drivers?|The|This|No|Your|A|An|It|There|Neither|Both|Another|Other|Some|Programs|Only|Not|In"
+    r"|Several|Part|Half|Two|One|What"
     r"|El|La|Los|Las|Este|Esta|Ning[uú]n|Su|Un|Una|Hay|Otro|Otra|Otros|Algunos|Solo|Falta|Faltan)\b"
 )
 _VERB = re.compile(r"[A-ZÁÉÍÓÚ][a-záéíóúñ]+\b")

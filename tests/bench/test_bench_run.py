@@ -288,7 +288,7 @@ def test_the_terminal_says_cpu_and_what_is_missing(python_cpu: str, tmp_path: Pa
     assert "no GPU was used" in found.stdout
     assert "channels-last" in found.stdout
     text = " ".join(found.stdout.split())
-    assert "not here torch.compile needs a C++ compiler, and none is on PATH: compile" in text
+    assert "skipped torch.compile needs a C++ compiler, but none is on PATH: compile" in text
     assert chart.read_text(encoding="utf-8").startswith("<")
     assert not (tmp_path / "state").exists(), "tiny figures are nobody's advice"
 

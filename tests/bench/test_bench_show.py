@@ -59,8 +59,8 @@ def test_each_outcome_has_its_words() -> None:
         "no difference (0.98 to 1.02)",
         "loss differs: 4.9 after 20 steps, not 4.1",
         "failed: out of memory",
-        "not here needs a GPU with capability 8.9 or newer: fp8",
-        "goes to compute: 61 % of the fp32 peak of this GPU",
+        "skipped needs a GPU with capability 8.9 or newer: fp8",
+        "limited by compute: 61 % of the fp32 peak of this GPU",
         "differences below 0.8 % count as no difference",
         "amp-bf16 + compile: 3.42x faster (3.38 to 3.46)",
         "recipes/train/amp_bf16.py",
@@ -149,7 +149,7 @@ def test_what_was_not_tried_is_told_by_its_reason() -> None:
     alone = tuple(Gain(technique=name, verdict="not-here", why=why) for name in ("a", "b"))
     workload = msgspec.structs.replace(decoder(), alone=alone, best=(), best_gain=None)
     text = shown(with_workload(workload), 100)
-    assert f"not here  {why}: a, b" in text
+    assert f"skipped   {why}: a, b" in text
     assert "not known: no technique could be measured" in text
 
 
@@ -169,7 +169,7 @@ def test_the_markdown_is_a_table_a_row_a_technique() -> None:
     html = MarkdownIt("commonmark").enable("table").render(page.markdown(gpu_result()))
     tried = [outcome for outcome in decoder().alone if outcome.verdict != "not-here"]
     assert html.count("<tr>") == 1 + len(tried) + 1
-    assert "not here: needs a GPU with capability 8.9 or newer: fp8" in html
+    assert "skipped: needs a GPU with capability 8.9 or newer: fp8" in html
 
 
 @pytest.mark.parametrize(
