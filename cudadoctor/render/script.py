@@ -13,7 +13,7 @@ from cudadoctor.installers.tool import BESIDE, interpreter, within
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Diagnosis, Plan, Step
 from cudadoctor.model.machine import Machine, OptStr
-from cudadoctor.model.trust import acting, typed
+from cudadoctor.model.trust import PLACEHOLDER, acting, typed
 from cudadoctor.render import inert
 from cudadoctor.render.shells import (
     HERE,
@@ -194,7 +194,9 @@ class _Script:
             yield comment(words.shown(typed("cudadoctor", "check")), 3)
             return
         yield comment(say("Then check again:"))
-        yield comment(words.shown(typed("cudadoctor", "check", "--python", python)), 3)
+        # No script sets the variable for the shell in which this is typed.
+        named = () if python == PLACEHOLDER else ("--python", python)
+        yield comment(words.shown(typed("cudadoctor", "check", *named)), 3)
 
 
 def _is_for_root(step: Step) -> bool:

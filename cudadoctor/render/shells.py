@@ -25,7 +25,7 @@ HERE = "$HERE/"
 """Stands before a path from the folder in which the script is started."""
 HOME = "$HOME/"
 """Stands before a path from the user's home, which a page shows as ~/."""
-_EMPTY = "In an empty folder: Python would run a pip.py of the one that you are in."
+_EMPTY = "Run in an empty folder, so that Python imports no file of the current one."
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 

@@ -272,7 +272,7 @@ def gpu_fails(machine: Machine, finding: Finding) -> bool:
     unseen = imported is not None and imported.ok and imported.cuda_available is False
     on_gpu = failed and smoke and smoke.device.startswith("cuda")
     here = machine.gpus or any(device.vendor == "nvidia" for device in machine.pci or ())
-    named = re.search(r"(?i)pytorch|^torch .* (?:is|was) not installed", finding.title)
+    named = re.search(r"(?i)pytorch|cannot use", finding.title)
     inside = area_of(finding.cause) in _SINGLE
     return bool(here and (unseen or on_gpu) and inside and not named)
 

@@ -350,6 +350,8 @@ class _Page(_Lines):
             out = [cause for cause in causes if cause in diagnosis.passed]
             here = [cause for cause in causes if cause in found]
             gone = [cause for cause in causes if cause in missing and cause not in found]
+            if area == "other" and not here:
+                continue  # no part of the machine
             sign = found[here[0]] if here else "ok" if out else "unknown"
             told = (
                 (say("found: {causes}", causes=", ".join(here)) if here else ""),

@@ -179,7 +179,9 @@ def test_the_printed_repair_calls_the_interpreter_of_a_hostile_folder_and_nothin
     file.write_text(printed.stdout)
     argv = [shell, "-NoProfile", str(file)] if shell == "pwsh" else [shell, str(file)]
     ran = subprocess.run(argv, capture_output=True, env=env, cwd=tmp_path, timeout=60, check=False)
-    assert ran.returncode == 0, (ran.stderr, printed.stdout)
+    # Where no GPU is found, one step is left to a hand.
+    left = "\nexit 1\n" in printed.stdout
+    assert (ran.returncode, ran.stderr) == (int(left), b""), printed.stdout
     said = [line.split("\0") for line in (tmp_path / "said").read_text().splitlines()]
     assert {Path(call[0]) for call in said} == {hostile / "bin" / "python"}
     assert any("install" in call for call in said)
