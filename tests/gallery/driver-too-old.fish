@@ -5,7 +5,7 @@
 #   CUDA 13 needs driver 580.65.06 or newer.
 #
 
-# In an empty folder: Python would run a pip.py of the one that you are in.
+# Run in an empty folder, so that Python imports no file of the current one.
 set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
 function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status

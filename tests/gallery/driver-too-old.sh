@@ -7,7 +7,7 @@
 #
 set -eu
 
-# In an empty folder: Python would run a pip.py of the one that you are in.
+# Run in an empty folder, so that Python imports no file of the current one.
 HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
 trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 

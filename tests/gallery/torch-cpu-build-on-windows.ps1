@@ -6,7 +6,7 @@
 #
 $ErrorActionPreference = 'Stop'
 
-# In an empty folder: Python would run a pip.py of the one that you are in.
+# Run in an empty folder, so that Python imports no file of the current one.
 $HERE = (Get-Location).Path
 $empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
 $null = New-Item -ItemType Directory $empty; Set-Location $empty
