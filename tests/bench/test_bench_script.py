@@ -89,7 +89,7 @@ def test_the_exit_code_and_the_streams_are_the_scripts(code: int) -> None:
     ran = bench(*python(echo, "--lr", "0.1"), stdin="abc")
     assert ran.returncode == code
     assert ran.stdout == "cba ['--lr', '0.1']\n"
-    assert "sampled" in ran.stderr
+    assert "measured" in ran.stderr
 
 
 def test_a_script_that_a_signal_ended_gives_the_code_of_a_shell() -> None:
