@@ -71,7 +71,10 @@ def signs() -> bool:
         _SIGNS.encode(sys.stdout.encoding)
     except (UnicodeError, LookupError, TypeError):
         return False
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in _WITHOUT_SIGNS
+    named = (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    # Python writes UTF-8 there all the same, and who chooses this locale wants none of it.
+    plain = next(filter(None, named), "") in ("C", "POSIX")
+    return sys.stdout.isatty() and not plain and os.environ.get("TERM", "") not in _WITHOUT_SIGNS
 
 
 def coloured() -> bool:

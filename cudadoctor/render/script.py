@@ -175,9 +175,9 @@ class _Script:
         for step in left:
             yield from [""] * bool(block or step is not left[0])
             yield f"{say.spoken(step.title)} ({say(cost_of(step))}):"
-            lines = list(self._lines(step))
-            if step.manual:
-                yield f"  {say.spoken(step.manual)}"
+            # What cannot be installed is not offered to be pasted either.
+            lines = () if step.verified is False else self._lines(step)
+            yield from (f"  {say.spoken(text)}" for text in (step.manual, step.resolution) if text)
             for edit in edits_by_hand(step):
                 yield f"  {say('In {file}:', file=edit.file)}"
                 yield from (f"    {line}" for line in edit.what.splitlines())

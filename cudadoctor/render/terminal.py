@@ -316,7 +316,7 @@ class _Page(_Lines):
         for remark in python.passed_over or ():
             self.text("", self.shown.shade(remark), "yellow", margin=2)
         if python.repair == "unfinished":
-            text = self.say("A repair was interrupted; undo it first: cudadoctor fix --undo")
+            text = self.say("A fix was interrupted; undo it first: cudadoctor fix --undo")
             self.text("", text, "yellow", margin=2)
         parts = list(summary.counts(self.shown, self.say))
         room = self.width - 2

@@ -34,6 +34,8 @@ def test_columns_decides_over_the_terminal() -> None:
         ({}, "True"),
         ({"PYTHONUNBUFFERED": "1"}, "True"),
         ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "False"),
+        ({"LC_ALL": "C"}, "False"),
+        ({"LC_ALL": "C.UTF-8"}, "True"),
         ({"PYTHONIOENCODING": "latin-1"}, "False"),
         ({"TERM": "linux"}, "False"),
         ({"NO_COLOR": "1"}, "True"),

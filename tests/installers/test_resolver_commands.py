@@ -52,7 +52,7 @@ def ran(*words: str, own: str = "") -> subprocess.CompletedProcess[str]:
 
 def runnable(script: str) -> list[str]:
     lines = [line for line in script.splitlines() if line and not line.startswith("#")]
-    return [line for line in lines if "install" in line]
+    return [line for line in lines if " install " in line]
 
 
 def test_a_plan_that_resolves_says_what_it_comes_to(tmp_path: Path) -> None:
