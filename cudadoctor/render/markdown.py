@@ -8,7 +8,7 @@ from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
 from cudadoctor.render.evidence import NBSP, EvidenceRow, evidence_rows
-from cudadoctor.render.shells import command_lines, edits_by_hand, has_lines, step_lines
+from cudadoctor.render.shells import command_lines, edits_by_hand, edits_lead, step_lines
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -123,21 +123,26 @@ class _Page:
     def _step(self, step: Step, word: str) -> None:
         """word: before an alternative."""
         spoken, say = self.say.spoken, self.say
+        lines, leads = step_lines(step, self.shown.machine), edits_lead(step)
         if word:
             lead = f"{word}: {spoken(step.title)} ({say(summary.cost_of(step))})"
-        elif has_lines(step):
-            lead = summary.lead_of(step, say)
         else:
-            lead = spoken(step.title)
-        self.block(f"{_paragraph(lead)}:" if has_lines(step) else f"{_paragraph(lead)}.")
-        self.fenced(step_lines(step, self.shown.machine), "sh")
+            lead = summary.lead_of(step, say) if lines and not leads else spoken(step.title)
+        self.block(f"{_paragraph(lead)}{':' if lines or edits_by_hand(step) else '.'}")
+        if leads:
+            self._edits(step)
+        self.fenced(lines, "sh")
         if manual := summary.manual_of(step):
             self.block(_prose(spoken(manual)))
-        for edit in edits_by_hand(step):
-            self.block(_paragraph(say("In {file}:", file=edit.file)))
-            self.fenced(edit.what.splitlines(), "")
+        if not leads:
+            self._edits(step)
         for remark in filter(None, (step.note, step.resolution)):
             self.block(_prose(spoken(remark)))
+
+    def _edits(self, step: Step) -> None:
+        for edit in edits_by_hand(step):
+            self.block(_paragraph(self.say("In {file}:", file=edit.file)))
+            self.fenced(edit.what.splitlines(), "")
 
     def fenced(self, lines: list[str], kind: str) -> None:
         """Lines as a block of code, with a fence that none closes."""

@@ -367,6 +367,14 @@ def edits_by_hand(step: Step) -> tuple[Edit, ...]:
     return () if written_edits(step) else step.edits
 
 
+def edits_lead(step: Step) -> bool:
+    """Whether the commands of a step need its edits: a project's file, a system's configuration.
+
+    Elsewhere an edit says the same for another way to start a program, or makes it last.
+    """
+    return bool(edits_by_hand(step)) and bool(step.packages or step.tool == "nixos-rebuild")
+
+
 def has_lines(step: Step) -> bool:
     """Whether a step holds anything that can be pasted."""
     return bool(step.commands or step.variables or written_edits(step))

@@ -12,7 +12,7 @@ from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
 from cudadoctor.render.evidence import NBSP, EvidenceRow, evidence_rows
-from cudadoctor.render.shells import command_lines, edits_by_hand, has_lines, step_lines
+from cudadoctor.render.shells import command_lines, edits_by_hand, edits_lead, step_lines
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -234,21 +234,31 @@ class _Page(_Lines):
             )
             return
         self._shown_steps.add(step.id)
-        if has_lines(step):
+        lines = step_lines(step, machine, self.width - indent - 4)
+        if lines and not edits_lead(step):
             self.text("", f"{summary.lead_of(step, say)}:", "bold", margin=indent)
-            self.commands(step_lines(step, machine, self.width - indent - 4), indent + 4)
-            if summary.offers_fix(step, machine):
-                text = say("Or let cudadoctor do it, with undo:")
-                self.beside(f"{' ' * indent}{text}   ", summary.own_fix(machine))
+            self.commands(lines, indent + 4)
         else:
             self.text("", f"{say.spoken(step.title)}{self._where(step)}:", "bold", margin=indent)
+            self._edits(step, indent + 4)
+            if lines:
+                self.text("", say("Then run this:"), margin=indent)
+                self.commands(lines, indent + 4)
+        if summary.offers_fix(step, machine):
+            text = say("Or let cudadoctor do it, with undo:")
+            self.beside(f"{' ' * indent}{text}   ", summary.own_fix(machine))
         if manual := step.manual:
             self.text("", say.spoken(manual), margin=indent + 4)
+        if lines and not edits_lead(step):
+            self._edits(step, indent + 4)
+
+    def _edits(self, step: Step, margin: int) -> None:
+        """What is changed by hand."""
         for edit in edits_by_hand(step):
-            self.text("", say("In {file}:", file=edit.file), margin=indent + 4)
+            self.text("", self.say("In {file}:", file=edit.file), margin=margin)
             for line in edit.what.splitlines():
                 # Not wrapped: TOML and YAML take no break within a value.
-                self.line((" " * (indent + 8), ""), (inert(line), ""))
+                self.line((" " * (margin + 4), ""), (inert(line), ""))
 
     def _where(self, step: Step) -> str:
         return f" ({self.say(summary.cost_of(step))})" if step.where != "here" else ""
@@ -272,15 +282,17 @@ class _Page(_Lines):
             return
         self._shown_steps.add(step.id)
         say, machine = self.say, self.shown.machine
+        lines = step_lines(step, machine, self.width - MARGIN - 2)
+        colon = ":" if lines or edits_by_hand(step) else "."
         cost = say(summary.cost_of(step))
-        self.text(f"  {say('Or')}", f"{say.spoken(step.title)} ({cost}){':' * has_lines(step)}")
-        self.commands(step_lines(step, machine, self.width - MARGIN - 2), MARGIN + 2)
+        self.text(f"  {say('Or')}", f"{say.spoken(step.title)} ({cost}){colon}")
+        if edits_lead(step):
+            self._edits(step, MARGIN)
+        self.commands(lines, MARGIN + 2)
         for remark in filter(None, (summary.manual_of(step), step.note, step.resolution)):
             self.text("", say.spoken(remark))
-        for edit in edits_by_hand(step):
-            self.text("", say("In {file}:", file=edit.file))
-            for line in edit.what.splitlines():
-                self.line((" " * (MARGIN + 2), ""), (inert(line), ""))
+        if not edits_lead(step):
+            self._edits(step, MARGIN)
 
     def deciding(self) -> None:
         """The one command whose output would decide."""
