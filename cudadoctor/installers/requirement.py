@@ -1,5 +1,7 @@
 """Requirements as they stand in commands and project files, with their environment markers."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterable

@@ -5,6 +5,8 @@ codes. It is quoted by the rules of the shell, and what a terminal or an editor 
 written by its code, so that every command stands on one line and looks like what it is.
 """
 
+from __future__ import annotations
+
 import itertools
 import re
 import shlex

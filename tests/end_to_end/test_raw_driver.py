@@ -115,7 +115,7 @@ def test_a_kernel_parameter_that_forbids_the_module_is_named(host: RawHost) -> N
 
 def test_a_module_that_nothing_keeps_out_is_not_loaded_all_the_same(host: RawHost) -> None:
     found = told_as(host.unloaded().on_the_bus("2684", driver=""), "driver-not-loaded")
-    assert found.title == "The NVIDIA driver is installed and not loaded"
+    assert found.title == "The NVIDIA driver is installed but not loaded"
 
 
 def test_nvidia_smi_alone_can_say_that_the_driver_is_not_loaded(host: RawHost) -> None:
@@ -190,7 +190,7 @@ def test_blackwell_under_proprietary_modules_is_the_wrong_flavour(
     host: RawHost, log: tuple[str, ...]
 ) -> None:
     silent(host.on_the_bus("2b85").loaded("580.95.05", "proprietary"), *log)
-    assert told_as(host, "driver-wrong-flavour").values["other"] == "open"
+    assert told_as(host, "driver-wrong-flavour").remedies[0].id == "open-modules"
 
 
 def test_a_geforce_of_pascal_under_open_modules_is_the_wrong_flavour(host: RawHost) -> None:

@@ -35,7 +35,7 @@ def test_a_companion_of_another_torch_is_told(
     report = bench.check(twin.python)
     assert report.told == ["torch-companion-mismatch"]
     title = report.finding("torch-companion-mismatch")["title"]
-    assert title == f"{name} {version} does not fit torch 2.14.1+cu130"
+    assert title == f"{name} {version} does not match torch 2.14.1+cu130"
 
 
 def test_the_companion_that_belongs_to_torch_is_none(bench: Bench, twin: Twin) -> None:

@@ -198,7 +198,7 @@ def test_a_real_training_step_runs_nothing_of_the_folder(
     ] == "passed"
     found = {finding["cause"]: finding["title"] for finding in said["findings"]}
     assert found["torch-duplicate"].endswith("/here/torch is imported instead of torch")
-    assert "/here/argparse.py is imported in place of" in found["module-shadowed"]
+    assert "/here/argparse.py hides the module argparse" in found["module-shadowed"]
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
