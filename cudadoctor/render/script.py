@@ -106,7 +106,7 @@ class _Script:
             (block if steps in root else body).extend(["", *self._group(number, steps)])
         apart = any(is_runnable(steps[0]) and steps[0].commands for steps in ordered)
         commands = "\n".join(line for line in body if not line.startswith("#"))
-        yield from self.words.start(commands, apart=apart)
+        yield from map(self._spoken, self.words.start(commands, apart=apart))
         yield from body
         if block:
             yield from ("", comment(BEGIN), *(f"# {line}".rstrip() for line in block[1:]))
@@ -115,6 +115,10 @@ class _Script:
         left = [steps[0] for steps in ordered if not is_runnable(steps[0]) and steps not in root]
         if block or left:
             yield from ("", *self.words.printed(tuple(self._remains(block, left))), "exit 1")
+
+    def _spoken(self, line: str) -> str:
+        """A line of the shell's own in the user's language, if it is a comment."""
+        return comment(self.say.spoken(line[2:])) if line.startswith("# ") else line
 
     def _group(self, number: int, steps: list[Step]) -> Iterator[str]:
         """The first step of a group as it can be run, its alternatives as comments."""
