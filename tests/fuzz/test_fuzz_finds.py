@@ -124,7 +124,7 @@ def test_a_record_of_the_kernel_log_with_an_endless_time_is_kept_as_it_is() -> N
 
 
 def test_a_torch_that_is_asked_for_by_an_endless_number_is_wrong_use() -> None:
-    with pytest.raises(cli_options.WrongUse, match="is no version"):
+    with pytest.raises(cli_options.WrongUse, match="is not a valid version"):
         cli_options.refuse_contradictions(Options(torch=ENDLESS))
 
 

@@ -196,7 +196,7 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
     return _by_words(f"cure-{cause}", words, m)
 
 
-_COMMANDS = re.compile(r"(?P<title>[^`]+): (?P<run>`[^`]+`(?:, then `[^`]+`)*)")
+_COMMANDS = re.compile(r"(?P<title>[^`]+): `(?P<run>.+)`")
 """The first sentence of a cure that ends in commands."""
 _RUNS = {"python", "python3", ".venv-torch/bin/python", "uv", "conda", "sudo", "export", "unset"}
 """What a command begins with that is the same on every machine."""
@@ -207,9 +207,10 @@ def _by_words(name: str, words: str, m: Machine) -> Remedies:
     """A cure as the table says it: its first sentence is the title, or the title and commands."""
     first, _, rest = words.partition(". ")
     found = _COMMANDS.fullmatch(first.rstrip("."))
-    if found is None:
+    run = found["run"].split("`, then `") if found else []
+    if found is None or any("`" in line for line in run):
         return by_hand(name, first.rstrip("."), rest or words)
-    title, run = found["title"], re.findall("`([^`]+)`", found["run"])
+    title = found["title"]
     argvs = [shlex.split(line) for line in run]
     if _OF_A_SHELL.search(found["run"]) or not {argv[0] for argv in argvs} <= _RUNS:
         return by_hand(name, title, words.removeprefix(f"{title}: "))
