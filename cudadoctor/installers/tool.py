@@ -126,13 +126,32 @@ def parent(m: Machine, *parts: str) -> str:
     return mark.join((parts[0].rstrip(mark), *parts[1:]))
 
 
+_INSTALL = {
+    "apt-get": ("install", "-y"),
+    "dnf": ("install", "-y"),
+    "zypper": ("install", "-y"),
+    "pacman": ("-S", "--needed"),
+    "apk": ("add",),
+    "xbps-install": ("-S",),
+    "emerge": (),
+}
+"""What a distribution's package manager takes before the names of packages."""
+
+
+def system_packages(manager: str, *names: str) -> tuple[Command, ...]:
+    """The commands that install packages with a distribution's package manager."""
+    # Only apt's list of packages has to be brought up to date by hand.
+    update = (("apt-get", "update"),) if manager == "apt-get" else ()
+    return (*update, (manager, *_INSTALL[manager], *names))
+
+
 def venv_package(m: Machine) -> tuple[Command, ...]:
     """Debian and its kin keep venv and ensurepip in a package of its own."""
     if not {"debian", "ubuntu"} & {m.platform.distro, *(m.platform.distro_like or ())}:
         return ()
     version = m.python.version
     name = f"python{version.major}.{version.minor}-venv" if version else "python3-venv"
-    return (("apt-get", "update"), ("apt-get", "install", "-y", name))
+    return system_packages("apt-get", name)
 
 
 def within(m: Machine, folder: str, *, conda: bool = False) -> str:

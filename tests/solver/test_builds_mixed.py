@@ -137,11 +137,13 @@ def on_h100(**more: Any) -> Machine:
 def test_the_package_comes_by_the_systems_own_tool(
     distro: str, like: list[str], first: str
 ) -> None:
-    m = on_h100(platform={"distro": distro, "distro_like": like})
+    release = {"ubuntu": "24.04", "debian": "13", "rocky": "9.4"}[distro]
+    m = on_h100(platform={"distro": distro, "distro_like": like, "distro_version": release})
     (remedy,) = remedies.forward_compat(m, KB, Version("13.0"))
+    assert any("developer.download.nvidia.com" in word for argv in remedy.commands for word in argv)
     assert remedy.commands[-1] == (first, "install", "-y", "cuda-compat-13-0")
     assert remedy.needs_root
-    assert "/usr/local/cuda-13.0/compat" in (remedy.manual or "")
+    assert "LD_LIBRARY_PATH=/usr/local/cuda-13.0/compat" in (remedy.manual or "")
     assert "not graphics" in (remedy.note or "")
     assert remedy.variables == {}
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from cudadoctor.installers.tool import system_packages
 from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
 from cudadoctor.model.trust import USER
@@ -22,6 +23,7 @@ from cudadoctor.plan.remedies.process import (
     notebook_of,
     side_of,
 )
+from cudadoctor.plan.remedies.repositories import container_toolkits
 
 Commands = tuple[Strings, ...]
 
@@ -457,28 +459,7 @@ def allow_p2p(m: Machine) -> Remedies:
 
 # --- the host of a container ---------------------------------------------------------------------
 
-_REPOSITORY = "https://nvidia.github.io/libnvidia-container"
-_KEY = "/usr/share/keyrings/nvidia-container-toolkit-keyring.asc"
-_LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
-_REPO = f"{_REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
 _TOOLKIT = "nvidia-container-toolkit"
-_ADDED: dict[str, Commands] = {
-    "apt": (
-        ("curl", "-fsSL", "-o", _KEY, f"{_REPOSITORY}/gpgkey"),
-        ("apt-get", "update"),
-        ("apt-get", "install", "-y", _TOOLKIT),
-    ),
-    "dnf": (
-        ("curl", "-fsSL", "-o", f"/etc/yum.repos.d/{_TOOLKIT}.repo", _REPO),
-        ("dnf", "install", "-y", _TOOLKIT),
-    ),
-    "zypper": (
-        ("zypper", "addrepo", _REPO),
-        ("zypper", "--gpg-auto-import-keys", "install", "-y", _TOOLKIT),
-    ),
-    "": (),
-}
-"""The toolkit out of NVIDIA's repository, by the package manager of the host."""
 _MADE_KNOWN: dict[str, Commands] = {
     "docker": (
         ("nvidia-ctk", "runtime", "configure", "--runtime=docker"),
@@ -493,7 +474,7 @@ _MADE_KNOWN: dict[str, Commands] = {
 _HOSTS = (
     (r"\.(?:el|fc|amzn2023)", "dnf"),
     (r"-default$", "zypper"),
-    (r"^\d+\.\d+\.0-\d{2,4}-[a-z]|-pve$|[-+](?:deb\d+-)?(?:cloud-|rt-)?a(?:md|rm)64$", "apt"),
+    (r"^\d+\.\d+\.0-\d{2,4}-[a-z]|-pve$|[-+](?:deb\d+-)?(?:cloud-|rt-)?a(?:md|rm)64$", "apt-get"),
 )
 """A container shows its host's kernel, whose name tells the distribution: 6.8.0-31-generic."""
 _REFUSALS = {
@@ -536,7 +517,7 @@ def _toolkit(m: Machine, kind: str) -> Remedies:
     if side_of(m) == "wsl":
         return ()
     manager = _manager_of_host(m)
-    source = f"deb [signed-by={_KEY}] {_REPOSITORY}/stable/deb/$(ARCH) /"
+    edits, added = container_toolkits(manager)
     note = f'Needed if the start fails with "{_REFUSALS[kind]}".'
     if kind != "podman":
         note += " The restart stops the containers that run."
@@ -550,8 +531,9 @@ def _toolkit(m: Machine, kind: str) -> Remedies:
             if manager
             else f"Before that, install {_TOOLKIT} with the host's package manager (NVIDIA's "
             "repository has it).",
-            edits=(Edit(file=_LIST, what=source, mode="write"),) if manager == "apt" else (),
-            commands=_ADDED[manager] + _MADE_KNOWN[kind],
+            edits=edits,
+            commands=(*added, *(system_packages(manager, _TOOLKIT) if manager else ()))
+            + _MADE_KNOWN[kind],
             note=note,
         ),
     )

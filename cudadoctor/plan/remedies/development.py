@@ -12,17 +12,23 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from cudadoctor.installers import conda
-from cudadoctor.installers.tool import manager
+from cudadoctor.installers.tool import manager, system_packages
 from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import Remedies, Remedy, Risk
 from cudadoctor.model.machine import Library, Machine, OptInt, OptStr, Strings, Versions
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies.driver import has_nvidias_repository
-from cudadoctor.plan.remedies.process import by_hand, family_of, keeper_of, major_of, set_variables
+from cudadoctor.plan.remedies.process import (
+    by_hand,
+    commands_in,
+    family_of,
+    keeper_of,
+    major_of,
+    set_variables,
+)
+from cudadoctor.plan.remedies.repositories import adding, repository_of
 
-_NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 _ARCHIVE = "https://developer.nvidia.com/cuda-toolkit-archive"
-_KEYRING = "/var/cache/apt/archives/cuda-keyring.deb"
 _FORGE_FROM = 12
 """From this CUDA on conda-forge has the toolkit; older ones lie on NVIDIA's channel."""
 _HEADERS_OF_OWN = {("rhel", 8): "3.6", ("rhel", 9): "3.9", ("rhel", 10): "3.12"}
@@ -37,12 +43,12 @@ _YUM_ONLY = 2
 
 
 class Packages(NamedTuple):
-    """What a distribution calls them. older: g++ of one major version; install: the command."""
+    """What a distribution calls them. older: g++ of one major version."""
 
     headers: str
     compiler: str
     older: str
-    install: str
+    manager: str
 
 
 def packages_of(m: Machine) -> Packages | None:
@@ -60,8 +66,7 @@ def _install(m: Machine, *names: str) -> tuple[Strings, ...]:
     packages = packages_of(m)
     if packages is None:
         return ()
-    refresh = (("apt-get", "update"),) if packages.install.startswith("apt-get") else ()
-    return (*refresh, (*packages.install.split(), *names))
+    return system_packages(packages.manager, *names)
 
 
 def _as_root(
@@ -118,11 +123,10 @@ def install_toolkit(m: Machine) -> Remedies:
         return (step(title=title, commands=(command,), variables=_home(m), tool="conda"),)
     if m.platform.jetson:
         return _toolkit(m, cuda, ())
-    arch = "x86_64" if m.platform.machine in (None, "x86_64", "amd64") else "sbsa"
-    if found := _repository(m, cuda):
-        name, minor = found
-        added = () if has_nvidias_repository(m) else _added(name, arch)
-        return _toolkit(m, minor, added)
+    repository = repository_of(m, toolkit=True)
+    nearest = repository and _nearest(cuda, repository.toolkits)
+    if nearest and (setup := adding(m, repository)):
+        return _toolkit(m, nearest, () if has_nvidias_repository(m) else commands_in(setup))
     if family_of(m) == "arch" and cuda.major >= 13:
         commands = _install(m, "cuda")
         title = f"Install the CUDA {cuda.major} toolkit"
@@ -145,32 +149,11 @@ def _toolkit(m: Machine, cuda: Version, before: tuple[Strings, ...]) -> Remedies
     return _as_root(m, "install-toolkit", title, commands, home)
 
 
-def _repository(m: Machine, cuda: Version) -> tuple[str, Version] | None:
-    """NVIDIA's repository for this distribution, and the nearest CUDA that it has of that major."""
-    if m.platform.wsl and family_of(m) == "ubuntu":
-        return "wsl-ubuntu", cuda
-    version, major = m.platform.distro_version or "", str(major_of(m))
-    rows = table("rules/cuda_repositories", tuple[tuple[str, str, str, str, str], ...])
-    for distros, release, name, first, last in rows:
-        if m.platform.distro in distros.split("|") and release in (version, major):
-            nearest = max(cuda, Version(first))
-            nearest = min(nearest, Version(last)) if last else nearest
-            return (name, nearest) if nearest.major == cuda.major else None
-    return None
-
-
-def _added(name: str, arch: str) -> tuple[Strings, ...]:
-    """The commands that add NVIDIA's repository."""
-    folder = f"{_NVIDIA}/{name}/{arch}"
-    if name.startswith(("ubuntu", "debian", "wsl")):
-        fetched = ("wget", "-O", _KEYRING, f"{folder}/cuda-keyring_1.1-1_all.deb")
-        before = (("apt-get", "update"), ("apt-get", "install", "-y", "wget"))
-        return (*before, fetched, ("dpkg", "-i", _KEYRING))
-    file = f"{folder}/cuda-{name}.repo"
-    if name.startswith(("opensuse", "sles")):
-        return (("zypper", "addrepo", file), ("zypper", "--gpg-auto-import-keys", "refresh"))
-    # Written as a file: dnf 4 and dnf 5 have different words for it.
-    return (("curl", "-fsSLo", f"/etc/yum.repos.d/cuda-{name}.repo", file),)
+def _nearest(cuda: Version, toolkits: Strings) -> Version | None:
+    """The nearest CUDA of that major among these: the first, and the last if it has ended."""
+    nearest = max(cuda, Version(toolkits[0]))
+    nearest = min(nearest, *map(Version, toolkits[1:]), nearest)
+    return nearest if nearest.major == cuda.major else None
 
 
 # --- compilers and headers ------------------------------------------------------------------------
@@ -301,7 +284,7 @@ def remove_conda_library(m: Machine, library: Library) -> Remedies:
 def remove_system_torch(m: Machine) -> Remedies:
     """Debian's own torch, which every environment with the system's packages sees."""
     packages = packages_of(m)
-    if packages is None or not packages.install.startswith("apt-get") or keeper_of(m) == "admin":
+    if packages is None or packages.manager != "apt-get" or keeper_of(m) == "admin":
         return ()
     return (
         Remedy(

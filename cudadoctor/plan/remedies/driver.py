@@ -10,12 +10,14 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from cudadoctor.installers.tool import system_packages
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import texts
 from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
+    commands_in,
     family_of,
     is_cloud,
     keeper_of,
@@ -24,6 +26,7 @@ from cudadoctor.plan.remedies.process import (
     set_variables,
     side_of,
 )
+from cudadoctor.plan.remedies.repositories import adding, repository_of
 from cudadoctor.solver.demand import capabilities_of, serves_all
 from cudadoctor.solver.fit import compat_lifts, has_virtual_gpu
 
@@ -197,13 +200,13 @@ def _driver(
     if side == "macos" or notebook_of(m):
         return ()  # A notebook's service provides the driver.
     if side == "wsl":
-        title, commands = f"{title} on Windows, never inside WSL", _argvs("wsl.exe --shutdown")
+        title, commands = f"{title} on Windows, never inside WSL", commands_in("wsl.exe --shutdown")
         return (step(title=title, where="windows", commands=commands, manual=_ON_WINDOWS),)
     if side == "windows":
         return (step(needs_root=True, manual=_WINDOWS),)
     if side == "jetson":
         own = where == "here"
-        commands = _argvs("apt-get update; apt-get dist-upgrade -y")
+        commands = commands_in("apt-get update; apt-get dist-upgrade -y")
         fields: Json = {"needs_root": True, "reboot": own, "commands": commands}
         fields |= {"tool": "apt", "note": _JETPACK}
         return (step(title="Update JetPack", where=where, **fields),)
@@ -236,7 +239,7 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
         update = "apt-get update; apt-get full-upgrade -y"
         if family_of(m) in ("rhel", "fedora"):
             update = "dnf upgrade -y --refresh"
-        return {"title": "Update this DGX, the NVIDIA driver included", **_by(_argvs(update))}
+        return {"title": "Update this DGX, the NVIDIA driver included", **_by(commands_in(update))}
     fields, here, run_file = _recipe(m, bounds, aim), m.platform, from_run_file(m)
     unsupported = here.distro == "ubuntu" and here.distro_version not in _SUPPORTED_UBUNTUS
     notes = (
@@ -295,7 +298,7 @@ class System(Struct, frozen=True):
     remove: str = ""
     boot_image: str = ""
     grub: str = ""
-    enrol: str = ""
+    enroll: str = ""
     downgrade: str = ""
     compat: bool = False
 
@@ -347,7 +350,6 @@ class Table(Struct, frozen=True):
     """All of driver_steps.toml."""
 
     notes: dict[str, str]
-    repositories: dict[str, str]
     crb: dict[str, str]
     systems: dict[str, System]
     recipes: tuple[Recipe, ...]
@@ -436,15 +438,10 @@ def _flavour(m: Machine) -> str:
     return flavour if flavour in ("azure", "longterm", "64kb", "rt") else "default"
 
 
-def _argvs(text: str, **words: object) -> tuple[Strings, ...]:
-    """The commands in a text that separates them by semicolons, with the words filled in."""
-    filled = text.format(**words) if words else text
-    return tuple(filter(None, (tuple(argv.split()) for argv in filled.split(";"))))
-
-
 def _by(argvs: tuple[Strings, ...], note: OptStr = None, *edits: Edit) -> Json:
-    """A step's fields for these commands, whose first one names the tool."""
-    tool = argvs[0][0].removesuffix("-get") if argvs else None
+    """A step's fields for these commands; the first that is not a preparation names the tool."""
+    tools = (argv[0].removesuffix("-get") for argv in argvs if argv[0] not in ("curl", "find"))
+    tool = next(tools, None)
     return {"commands": argvs, "tool": tool, "note": note, "edits": edits}
 
 
@@ -479,11 +476,6 @@ def _words(m: Machine) -> dict[str, str]:
     machine, release = m.platform.machine or "", major_of(m)
     kernel, headers = _arch_kernel(m), _headers(m)
     drivers = {"linux": "nvidia-open", "linux-lts": "nvidia-open-lts"}
-    keys = (
-        f"{m.platform.distro}-{m.platform.distro_version}",
-        f"{m.platform.distro}",
-        f"{family_of(m)}-{release}",
-    )
     crb = (f"{m.platform.distro}-{release}", f"{release}")
     return {
         "headers": headers,
@@ -494,9 +486,8 @@ def _words(m: Machine) -> dict[str, str]:
         "kmps": " ".join(name for name in _names(m) if "-kmp-" in name),
         "prebuilt": _prebuilt(m),
         "update": "dup" if m.platform.distro == "opensuse-tumbleweed" else "update",
-        "arch": {"aarch64": "sbsa", "x86_64": "x86_64"}.get(machine, ""),
         "major": str(release or ""),
-        "repository": next((found for key in keys if (found := _TABLE.repositories.get(key))), ""),
+        "nvidia": adding(m, repository_of(m)),
         "crb": next((found for key in crb if (found := _TABLE.crb.get(key))), "").format(
             machine=machine
         ),
@@ -512,11 +503,11 @@ _NEEDS_REPOSITORY = (
 def _repository(m: Machine, words: dict[str, str]) -> tuple[Strings, ...]:
     """The commands that set up where the driver comes from; () where a word for it is missing."""
     text = _system(m).repository
-    needed = [name for name in ("repository", "arch", "major") if f"{{{name}}}" in text]
-    suse_on_arm = family_of(m) == "suse" and words["arch"] == "sbsa"
+    needed = [name for name in ("nvidia", "major") if f"{{{name}}}" in text]
+    suse_on_arm = family_of(m) == "suse" and m.platform.machine == "aarch64"
     if not all(words[name] for name in needed) or suse_on_arm:
         return ()
-    return _argvs(text, **words)
+    return commands_in(text, **words)
 
 
 def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
@@ -546,10 +537,10 @@ def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
         manual = manual if setup else _NEEDS_REPOSITORY
         before += setup
     exact = any(f"{{{word}}}" in row.commands for word in ("branch", "dash", "stream"))
-    argvs = (*before, *_replaced(m, rows), *_argvs(row.commands, **words))
+    argvs = (*before, *_replaced(m, rows), *commands_in(row.commands, **words))
     present = m.driver.version
     if row.source and present and present.branch > aim.branch:
-        argvs += _argvs(_system(m).downgrade)
+        argvs += commands_in(_system(m).downgrade)
     edits = (Edit(file=row.file, what=row.line.format(**words), mode=row.mode),) * bool(row.file)
     fields = _by(argvs, note, *edits)
     only = exact or aim.branch == bounds.highest
@@ -617,8 +608,8 @@ def _built(m: Machine) -> Json:
     row = next(rows, None)
     if row is None:
         return {"reboot": True}
-    commands = _argvs(row.commands, **_words(m))
-    load = () if row.restart else _argvs("modprobe nvidia; modprobe nvidia_uvm")
+    commands = commands_in(row.commands, **_words(m))
+    load = () if row.restart else commands_in("modprobe nvidia; modprobe nvidia_uvm")
     return {"commands": commands + load, "reboot": row.restart, "note": row.note, "manual": None}
 
 
@@ -635,7 +626,7 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
     rows = (row for row in _TABLE.loads if row.reason in known and row.family in (family, ""))
     row = next(rows)
     edits = (Edit(file=row.file, what=row.what, mode=row.mode),) * bool(row.file)
-    commands = _argvs(row.commands, **asdict(system))
+    commands = commands_in(row.commands, **asdict(system))
     fields: Json = {"reboot": True, "commands": commands, "edits": edits}
     fields |= {"note": row.note} if commands else {"manual": row.manual}
     if row.reason == "not-built":
@@ -669,7 +660,7 @@ def _unblocked(m: Machine, files: Strings) -> Json:
         if file == "/proc/cmdline":
             what = "Take nvidia out of modprobe.blacklist= and module_blacklist=."
             edits.append(Edit(file="/etc/default/grub", what=what))
-            commands += _argvs(system.grub)
+            commands += commands_in(system.grub)
         elif file.startswith("/etc/"):
             commands.append(("sed", "-i", *_COMMENTED_OUT, file))
         elif family_of(m) == "ubuntu" and name == "blacklist-nvidia.conf":
@@ -678,7 +669,7 @@ def _unblocked(m: Machine, files: Strings) -> Json:
             # A file of that name under /etc takes the place of one that belongs to a package.
             what = f"# replaces {file}"
             edits.append(Edit(file=f"/etc/modprobe.d/{name}", what=what, mode="write"))
-    commands += _argvs(system.boot_image)
+    commands += commands_in(system.boot_image)
     return {"commands": tuple(commands), "edits": tuple(edits), "manual": None}
 
 
@@ -760,7 +751,7 @@ def install_firmware(m: Machine) -> Remedies:
         )
         return (step(needs_root=True, reboot=True, manual=text),)
     words = {"branch": f"{version.branch}{server}", "version": version}
-    commands = _argvs(f"{text}; {_system(m).boot_image}", **words)
+    commands = commands_in(f"{text}; {_system(m).boot_image}", **words)
     return (step(needs_root=True, reboot=True, **_by(commands)),)
 
 
@@ -776,8 +767,8 @@ def reload_driver(m: Machine) -> Remedies:
         "Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the "
         "programs."
     )
-    start = _argvs("modprobe nvidia; modprobe nvidia_uvm")
-    commands = (*_argvs("systemctl stop nvidia-persistenced"), out, *start)
+    start = commands_in("modprobe nvidia; modprobe nvidia_uvm")
+    commands = (*commands_in("systemctl stop nvidia-persistenced"), out, *start)
     title = "Reload the driver without a restart"
     step = Remedy(id="reload-driver", title=title, needs_root=True, commands=commands, note=note)
     return (step,)
@@ -816,7 +807,7 @@ def install_libcuda(m: Machine) -> Remedies:
         pair = ("apt-get", f"libnvidia-compute{suffix} nvidia-utils{suffix}")
     if family == "arch":
         note = "Arch installs it together with all updates, and so a new module too."
-        commands = _argvs("pacman -Syu nvidia-utils")
+        commands = commands_in("pacman -Syu nvidia-utils")
         return (step(needs_root=True, reboot=True, commands=commands, tool="pacman", note=note),)
     if pair is None or ("{version}" in pair[1] and version is None):
         text = (
@@ -825,9 +816,8 @@ def install_libcuda(m: Machine) -> Remedies:
         )
         return (step(needs_root=True, manual=text),)
     tool, packages = pair
-    update = _argvs("apt-get update") if tool == "apt-get" else ()
     words = packages.format(version=version, generation=generation).split()
-    return (step(needs_root=True, **_by((*update, (tool, "install", "-y", *words)))),)
+    return (step(needs_root=True, **_by(system_packages(tool, *words))),)
 
 
 def reboot(m: Machine) -> Remedies:
@@ -837,7 +827,7 @@ def reboot(m: Machine) -> Remedies:
         text = "In the notebook's menu, disconnect and delete the runtime, then connect again."
         return (step(title="Get a fresh runtime", manual=text),)
     if side == "wsl":
-        commands, note = _argvs("wsl.exe --shutdown"), "This ends everything that runs in WSL."
+        commands, note = commands_in("wsl.exe --shutdown"), "This ends everything that runs in WSL."
         return (step(title="Restart WSL", where="windows", commands=commands, note=note),)
     if side in ("windows", "macos"):
         title = "Restart the computer"
@@ -883,13 +873,11 @@ def fabric_manager(m: Machine) -> tuple[Strings, ...]:
         theirs = any("ubuntu" in package.version for package in m.driver.packages or ())
         old = driver.branch < _BARE_NAME_FROM or theirs or m.driver.packages is None
         # Its last part is the packager's own, and differs from that of the driver's package.
-        names = (f"{service}{f'-{driver.branch}' * old}={driver}-*",)
-        install: tuple[Strings, ...] = (("apt-get", "update"), ("apt-get", "install", "-y", *names))
+        name = f"{service}{f'-{driver.branch}' * old}={driver}-*"
     else:
-        name = service if driver.branch >= _BARE_NAME_FROM else "nvidia-fabric-manager"
-        sign = "=" if tool == "zypper" else "-"
-        install = ((tool, "install", "-y", f"{name}{sign}{driver}"),)
-    return (*install, (*start, service))
+        bare = service if driver.branch >= _BARE_NAME_FROM else "nvidia-fabric-manager"
+        name = f"{bare}{'=' if tool == 'zypper' else '-'}{driver}"
+    return (*system_packages(tool, name), (*start, service))
 
 
 def wsl_driver(m: Machine) -> Remedies:
@@ -901,7 +889,7 @@ def wsl_driver(m: Machine) -> Remedies:
         name = (m.env or {}).get("WSL_DISTRO_NAME", "")
         title, note = "Convert this distribution to WSL 2", "WSL 1 has no access to the GPU."
         if re.fullmatch(r"[\w.-]+", name) and not m.redacted:
-            commands = _argvs(f"wsl.exe --set-version {name} 2")
+            commands = commands_in(f"wsl.exe --set-version {name} 2")
             return (step(title=title, commands=commands, note=note),)
         text = (
             "In Windows, run `wsl --list` for the name of this distribution, then "
@@ -912,7 +900,7 @@ def wsl_driver(m: Machine) -> Remedies:
     on_windows = step(
         id="wsl-windows-driver",
         title="Update the NVIDIA driver on Windows, then WSL",
-        commands=_argvs("wsl.exe --update; wsl.exe --shutdown"),
+        commands=commands_in("wsl.exe --update; wsl.exe --shutdown"),
         manual=_ON_WINDOWS,
         note="`wsl --shutdown` ends everything that runs in WSL.",
     )
@@ -941,7 +929,7 @@ def _root(
     step = partial(Remedy, id=id, title=title, where=where, reboot=reboot)
     if where == "admin":
         return (step(manual="Ask the administrator: other people use this machine too."),)
-    return (step(needs_root=True, commands=_argvs(commands), note=note),)
+    return (step(needs_root=True, commands=commands_in(commands), note=note),)
 
 
 _LIMITS = (
@@ -986,8 +974,7 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
         setup = () if has_nvidias_repository(m) else _repository(m, _words(m))
         if system.compat:
             tool = system.remove.split()[0]
-            update = _argvs("apt-get update") if tool == "apt-get" else ()
-            install = _by((*setup, *update, (tool, "install", "-y", name)))
+            install = _by((*setup, *system_packages(tool, name)))
         if not (setup or has_nvidias_repository(m)) or not system.compat:
             text = f"{name} comes from NVIDIA's package repository. {_NEEDS_REPOSITORY} {start}"
         install["needs_root"] = True

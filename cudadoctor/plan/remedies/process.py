@@ -111,6 +111,12 @@ def is_cloud(m: Machine) -> bool:
     )
 
 
+def commands_in(text: str, **words: object) -> tuple[Strings, ...]:
+    """The commands in a text that separates them by semicolons, with the words filled in."""
+    filled = text.format(**words) if words else text
+    return tuple(filter(None, (tuple(argv.split()) for argv in filled.split(";"))))
+
+
 def by_hand(
     id: str,  # noqa: A002
     title: str,
