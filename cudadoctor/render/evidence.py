@@ -433,12 +433,12 @@ def gpu_list(gpus: Iterable[Gpu], say: Language, *, details: bool = False) -> st
     details: the compute capability and the modes of each too.
     """
     alike: dict[tuple[str, str], list[Gpu]] = {}
-    silent: list[str] = []
+    silent: dict[str, list[int]] = {}
     every = tuple(gpus)
     for gpu in every:
         errors = errors_of(gpu, say)
         if (gpu.code or gpu.failed) and len(every) > 1:
-            silent.append(f"GPU{NBSP}{gpu.index} {errors[0]}")
+            silent.setdefault(errors[0], []).append(gpu.index)
             continue
         code = f"sm_{gpu.capability}".replace(".", "") if details and gpu.capability else ""
         name = ", ".join(filter(None, (gpu_name(gpu) or say("GPU"), code)))
@@ -449,7 +449,10 @@ def gpu_list(gpus: Iterable[Gpu], say: Language, *, details: bool = False) -> st
         lead = f"GPU{NBSP}{same[0].index}: " if said and len(every) > 1 else ""
         lead = f"{len(same)}{NBSP}×{NBSP}" if len(same) > 1 else lead
         texts.append(lead + ", ".join(filter(None, (name, said))))
-    return "; ".join((*texts, *silent))
+    for error, indexes in silent.items():
+        named = f"GPU{NBSP}{', '.join(map(str, indexes))}"
+        texts.append(f"{named}: {error}" if indexes[1:] else f"{named} {error}")
+    return "; ".join(texts)
 
 
 def _gpus(items: list[Json]) -> tuple[Gpu, ...]:

@@ -127,7 +127,7 @@ LEADS = {
 
 def lead_of(step: Step, say: Language) -> str:
     """The line before the commands of a step: where to type them, what for and what it costs."""
-    title = begun_small(say.spoken(step.title))
+    title = inside(say.spoken(step.title))
     costs = [] if step.where != "here" else [say(_cost_here(step))]
     if step.reboot and step.where != "here":
         costs.append(say("needs a reboot"))
@@ -148,17 +148,21 @@ def decimal_size(count: int) -> str:
     return f"{count / 1e9:.0f} GB" if count >= 0.95e9 else f"{max(count / 1e6, 1):.0f} MB"
 
 
-_SMALL = re.compile(
-    r"(?:Drivers?|The|This|No|Your|A|An|It|There|Neither|Both|Another|Other|Some|Programs|Only|Not|In"
-    r"|Several|Part|Half|Two|One|What"
-    r"|El|La|Los|Las|Este|Esta|Ning[uú]n|Su|Un|Una|Hay|Otro|Otra|Otros|Algunos|Solo|Falta|Faltan)\b"
+_WORD = re.compile(r"[A-ZÁÉÍÓÚÑ][a-záéíóúñ]*(?![\w+.=-])")
+_NAMES = frozenset(
+    """
+    Above Ampere Apptainer Blackwell Colab Debian Docker Enroot Fedora Hopper Incus Jetson Kaggle
+    Kepler Kubernetes Linux Mac Manjaro Maxwell Pascal Podman Poetry Proxmox Python Secure Slurm
+    Tegra Triton Turing Ubuntu Volta Windows Xid X
+    """.split()  # noqa: SIM905
 )
-_VERB = re.compile(r"[A-ZÁÉÍÓÚ][a-záéíóúñ]+\b")
+"""Words with which a title may begin that are written so within a sentence too."""
 
 
-def begun_small(title: str) -> str:
-    """An imperative within a sentence: its first letter is small."""
-    return title[:1].lower() + title[1:] if _VERB.match(title) else title
+def inside(title: str) -> str:
+    """A title within a sentence: its first letter is small, unless it is that of a name."""
+    word = _WORD.match(title)
+    return title if word is None or word[0] in _NAMES else title[:1].lower() + title[1:]
 
 
 _SHARED = ("system", "conda-base", "pipx", "embedded")
@@ -233,19 +237,17 @@ def headline(shown: Report, say: Language) -> Headline:
         return Headline("undecided", _undecided(shown, first, say))
     if first is None or first.cause == "unknown":
         return Headline("error", _sentence(first.title if first else say("Something failed")))
-    title = _unsure(first, say, inside(first.title))
-    if first.severity is Severity.WARNING:
-        return Headline("warning", _sentence(f"{_works(machine, say)}{title}"))
-    if first.confidence is Confidence.CERTAIN and not gpu_fails(machine, first):
-        title = first.title
-    elif gpu_fails(machine, first):
-        title = say("PyTorch cannot use your GPU: {title}", title=inside(first.title))
-    return Headline("error", _sentence(title))
-
-
-def inside(title: str) -> str:
-    """A title after a colon: articles and the like are small there, names stay."""
-    return title[:1].lower() + title[1:] if _SMALL.match(title) else title
+    inner = inside(first.title)
+    if first.severity is Severity.WARNING and _works(machine):
+        if first.confidence is Confidence.CERTAIN and ", but" not in inner:
+            text = say("PyTorch uses your GPU, but {title}", title=inner)
+        else:
+            text = say("PyTorch uses your GPU. {title}", title=_unsure(first, say, first.title))
+        return Headline("warning", _sentence(text))
+    if first.severity is not Severity.WARNING and gpu_fails(machine, first):
+        text = say("PyTorch cannot use your GPU: {title}", title=inner)
+        return Headline("error", _sentence(text))
+    return Headline(first.severity.label, finding_sentence(first, say))
 
 
 def _sentence(text: str) -> str:
@@ -268,7 +270,8 @@ _SINGLE = ("driver", "GPU", "torch", "CUDA libraries", "process", "container and
 def gpu_fails(machine: Machine, finding: Finding) -> bool:
     """Whether torch was seen to reach no GPU although there is one, and this is why."""
     imported, smoke = machine.torch.imported, machine.smoke
-    failed = smoke and any(stage.status in ("failed", "timed-out") for stage in smoke.stages)
+    ends = {stage.status for stage in smoke.stages} if smoke else set()
+    failed = ends & {"failed", "timed-out"} and "passed" not in ends
     unseen = imported is not None and imported.ok and imported.cuda_available is False
     on_gpu = failed and smoke and smoke.device.startswith("cuda")
     here = machine.gpus or any(device.vendor == "nvidia" for device in machine.pci or ())
@@ -277,13 +280,12 @@ def gpu_fails(machine: Machine, finding: Finding) -> bool:
     return bool(here and (unseen or on_gpu) and inside and not named)
 
 
-def _works(machine: Machine, say: Language) -> str:
-    """What a warning stands behind: that training runs all the same, if that was seen."""
+def _works(machine: Machine) -> bool:
+    """Whether training was seen to run on a GPU."""
     smoke = machine.smoke
     if smoke is None or not smoke.device.startswith("cuda") or not smoke.stages:
-        return ""
-    passed = all(stage.status in ("passed", "skipped") for stage in smoke.stages)
-    return say("PyTorch uses your GPU, but: ") if passed else ""
+        return False
+    return all(stage.status in ("passed", "skipped") for stage in smoke.stages)
 
 
 def _undecided(shown: Report, first: Finding | None, say: Language) -> str:
@@ -384,7 +386,7 @@ def status_marks(shown: Report, say: Language) -> list[Mark]:
     marks = []
     for area, (known, text) in {
         "driver": _driver_mark(machine, say),
-        "GPU": _gpu_mark(machine, say),
+        "GPU": _gpu_mark(machine, say, sick="GPU" in worst),
         "torch": _torch_mark(machine, say),
     }.items():
         if known or not pasted:
@@ -409,8 +411,11 @@ def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     return False, say("driver not loaded" if loaded else "driver not known")
 
 
-def _gpu_mark(machine: Machine, say: Language) -> tuple[bool, str]:
-    gpus = machine.gpus
+def _gpu_mark(machine: Machine, say: Language, *, sick: bool) -> tuple[bool, str]:
+    """sick: a GPU is at fault; else those that do not answer belong to somebody else's job."""
+    gpus = machine.gpus and tuple(
+        gpu for gpu in machine.gpus if sick or not (gpu.code or gpu.failed)
+    )
     if gpus:
         # Their states stand in the evidence, but that one is gone belongs here.
         bare = [

@@ -228,7 +228,7 @@ class _Page(_Lines):
         """A step with what stands before its commands."""
         say, machine = self.say, self.shown.machine
         if step.id in self._shown_steps:
-            title = summary.begun_small(say.spoken(step.title))
+            title = summary.inside(say.spoken(step.title))
             self.text(
                 "", say("The fix above also cures this: {title}.", title=title), margin=indent
             )
@@ -248,9 +248,10 @@ class _Page(_Lines):
             text = say("Or let cudadoctor do it, with undo:")
             self.beside(f"{' ' * indent}{text}   ", summary.own_fix(machine))
         if manual := step.manual:
-            self.text("", say.spoken(manual), margin=indent + 4)
+            # Not where the commands stand: a sentence is not to be pasted.
+            self.text("", say.spoken(manual), margin=indent if lines else indent + 4)
         if lines and not edits_lead(step):
-            self._edits(step, indent + 4)
+            self._edits(step, indent)
 
     def _edits(self, step: Step, margin: int) -> None:
         """What is changed by hand."""
