@@ -230,7 +230,7 @@ class _Page(_Lines):
         if step.id in self._shown_steps:
             title = summary.inside(say.spoken(step.title))
             self.text(
-                "", say("The fix above also cures this: {title}.", title=title), margin=indent
+                "", say("The fix above also covers this: {title}.", title=title), margin=indent
             )
             return
         self._shown_steps.add(step.id)
