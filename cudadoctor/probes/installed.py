@@ -269,7 +269,7 @@ def _note_version(notes: Looked, real: CopyLine) -> Build | None:
         return None
     version, build = version_of(text), build_of(found)
     notes.fact("torch.text", text, source)
-    notes.fact("torch.version", version, source, f"{text} in {source} is no version")
+    notes.fact("torch.version", version, source, f"{text} in {source} is not a valid version")
     notes.fact("torch.build", build, source, f"{source} does not say for which device it was built")
     if build is None:
         return None
