@@ -213,7 +213,7 @@ def explain(cause: OptStr) -> int:
 
     if cause is not None:
         refuse_unknown_cause(cause)
-        sys.stdout.write(pages.page(cause, explained_rules(), current(), width()))
+        sys.stdout.write(pages.page(cause, explained_rules(), current("explain"), width()))
     else:
         sys.stdout.write(pages.listing(current()))
     return 0

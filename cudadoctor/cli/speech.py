@@ -34,11 +34,11 @@ def speak(name: str) -> None:
     _chosen[:] = [name]
 
 
-def current() -> Language:
-    """The language that is spoken."""
+def current(*parts: str) -> Language:
+    """The language that is spoken, with further tables where a command needs them."""
     from cudadoctor.locale.language import language
 
-    return language(_name())
+    return language(_name(), *parts)
 
 
 def say(template: str, **values: object) -> str:

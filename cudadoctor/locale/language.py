@@ -99,13 +99,16 @@ def _pattern(template: str) -> str:
 
 
 @cache
-def language(name: str) -> Language:
-    """The language of that name; English needs no table."""
+def language(name: str, *parts: str) -> Language:
+    """The language of that name; English needs no table. parts: further tables, read on demand."""
     if name == "en":
         return Language({})
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    file = Path(__file__).parent / f"{name}.toml"
-    return Language(tomllib.loads(file.read_text(encoding="utf-8")))
+    table: dict[str, str] = {}
+    for stem in (name, *(f"{name}_{part}" for part in parts)):
+        file = Path(__file__).parent / f"{stem}.toml"
+        table |= tomllib.loads(file.read_text(encoding="utf-8"))
+    return Language(table)

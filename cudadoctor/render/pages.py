@@ -10,7 +10,7 @@ from msgspec import Struct
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.locale.language import Language, language
 from cudadoctor.model.catalogue import AREAS
-from cudadoctor.model.machine import Strings
+from cudadoctor.model.machine import Strings, StrPair
 from cudadoctor.model.rule import Rule
 
 PAGES: dict[str, str] = {
@@ -165,16 +165,13 @@ def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: 
     say, table = say or language("en"), explained()
     about = table.causes[cause]
     sections: dict[str, list[str]] = {name: [] for name in SECTIONS}
-    sections["Errors"] = [say.spoken(error) for error in about.errors]
+    sections["Errors"] = list(about.errors)
     own = [rule for rule in rules if rule.cause == cause and cause not in PAGES]
     paragraphs = [PAGES.get(cause, "")] + [
         text for rule in own for text in (_lead(rule, len(own) > 1, table, say), rule.page)
     ]
-    for text in (part for paragraph in paragraphs for part in _parts(paragraph)):
-        name, _, rest = text.partition(": ")
-        name = _ALSO.get(name, name)
-        known = name in SECTIONS and name != "Errors"
-        sections[name if known else ""].append(_capital(rest) if known else text)
+    for name, text in (part for paragraph in paragraphs for part in _sections(paragraph)):
+        sections[name].append(say(text))
     deeper = tuple(dict.fromkeys(name for rule in own for name in rule.yields_to))
     if 0 < len(deeper) <= _MOST:
         consequence = say("Often only a consequence of: {causes}.", causes=", ".join(deeper))
@@ -193,12 +190,21 @@ def _lead(rule: Rule, several: bool, table: Explained, say: Language) -> str:
     wanted = {name for text in (rule.title, rule.why) for _, name, _, _ in Formatter().parse(text)}
     values = table.examples.get(rule.name, {})
     if not wanted - {None}:
-        return f"{rule.title}. {say(rule.why)}" if several else say(rule.why)
+        return f"{say(rule.title)}. {say(rule.why)}" if several else say(rule.why)
     if wanted - {None, *values}:
         return "" if "{" in rule.why else say(rule.why)
     shown = {name: say.spoken(value) for name, value in values.items()}
     title, why = say(rule.title, **shown), say(rule.why, **shown)
     return say("For example: {title}. {why}", title=title, why=why)
+
+
+def _sections(text: str) -> Iterator[StrPair]:
+    """The paragraphs of a text, each as it is shown, with the section that it belongs to."""
+    for part in _parts(text):
+        name, _, rest = part.partition(": ")
+        name = _ALSO.get(name, name)
+        known = name in SECTIONS and name != "Errors"
+        yield (name, _capital(rest)) if known else ("", part)
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -21,10 +21,10 @@ from cudadoctor.locale.language import Language, language
 from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Severity
 from cudadoctor.model.machine import Stage
-from cudadoctor.render import evidence, summary
+from cudadoctor.render import evidence, pages, summary
 from cudadoctor.rules import registry as rules
 from cudadoctor.rules.diagnose import diagnose
-from cudadoctor.rules.registry import RULES
+from cudadoctor.rules.registry import RULES, explained_rules
 
 PACKAGE = Path(cudadoctor.__file__).parent
 SAYS = {
@@ -193,10 +193,18 @@ def _fields(template: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
 
 
-def _table(name: str) -> dict[str, str]:
-    table = language(name)._table
+def _table(name: str, *parts: str) -> dict[str, str]:
+    table = language(name, *parts)._table
     assert table
     return table
+
+
+def _paragraphs() -> set[str]:
+    """Those of the pages of explain, but for those that are commands alone."""
+    texts = [*pages.PAGES.values()]
+    texts += [rule.page for rule in explained_rules() if rule.cause not in pages.PAGES]
+    found = {shown for text in texts for _, shown in pages._sections(text)}
+    return {text for text in found if re.search("[a-z]", re.sub("`[^`]+`", "", text))}
 
 
 @pytest.mark.parametrize("name", ["es"])
@@ -207,14 +215,33 @@ def test_every_sentence_is_translated(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["es"])
+def test_the_pages_of_explain_are_translated(name: str) -> None:
+    own = set(_table(name, "explain")) - set(_table(name))
+    missing = sorted(_paragraphs() - set(_table(name, "explain")))
+    assert not missing, "without a translation:\n" + "\n".join(missing)
+    stale = sorted(own - _paragraphs())
+    assert not stale, "on no page:\n" + "\n".join(stale)
+
+
+@pytest.mark.parametrize("name", ["es"])
+def test_a_page_quotes_the_same_commands_and_messages(name: str) -> None:
+    for text in _paragraphs():
+        quoted, translated = (
+            sorted(set(re.findall(r"`[^`]+`|\"[^\"]+\"", shown)))
+            for shown in (text, _table(name, "explain")[text])
+        )
+        assert quoted == translated, text
+
+
+@pytest.mark.parametrize("name", ["es"])
 def test_a_translation_holds_the_same_values(name: str) -> None:
-    for template, translated in _table(name).items():
+    for template, translated in _table(name, "explain").items():
         assert _fields(template) == _fields(translated), template
 
 
 @pytest.mark.parametrize("name", ["es"])
 def test_a_translation_ends_as_its_sentence_does(name: str) -> None:
-    for template, translated in _table(name).items():
+    for template, translated in _table(name, "explain").items():
         assert template.endswith(".") == translated.endswith("."), template
         assert template.endswith(" ") == translated.endswith(" "), template
 
