@@ -297,7 +297,7 @@ _PROGRAMS = frozenset(
     mokutil kmodgenca update-initramfs dracut dracut-rebuild mkinitcpio ldconfig wsl.exe
     winget wget curl dpkg apk xbps-install emerge
     docker podman nerdctl nvidia-ctk lxc incus pct mount ulimit usermod srun bsub qsub
-    nvidia-cuda-mps-control fuser ps grep grubby update-grub
+    nvidia-cuda-mps-control fuser ps grep grubby update-grub setsebool
     nvidia-bug-report.sh
     find sed yum chwd prime-select subscription-manager nvidia-uninstall grub-mkconfig
     grub2-mkconfig
@@ -316,6 +316,7 @@ _ARGUMENTS = frozenset(
     uv -O -S -fsSLo --id --needed --gpg-auto-import-keys addrepo
     build-essential base-devel build-base gcc-c++ sys-devel/gcc cuda python3-torch
     Microsoft.VCRedist.2015+.x64
+    container_use_devices on
     $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus
     --security-opt=label=disable --gres=gpu:1 --pty --rm --runtime=containerd --runtime=docker
     --update-kernel=ALL --output=/etc/cdi/nvidia.yaml --args=iommu=pt all bash cdi configure

@@ -10,6 +10,7 @@ from cudadoctor.installers.index import is_foreign, own_host
 from cudadoctor.installers.requirement import name_of, pin_of
 from cudadoctor.installers.tool import joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import (
     BuildChoice,
     Diagnosis,
@@ -206,6 +207,8 @@ def _joined(
         name = name_of(requirement)
         if name == "torch" or name.startswith(_PART_OF_TORCH):
             continue
+        if name == "numpy" and build and build.torch >= NUMPY_2_SINCE:
+            continue  # The new torch takes both.
         fitting = companion_of(name, build, knowledge) if build else None
         pin = f"{name}=={fitting}" if fitting else None
         if name in COMPANIONS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
@@ -366,7 +367,9 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
     user = m.python.user_site
     if user and any(copy.path.startswith(user) for copy in copies):
         values = {"PYTHONNOUSERSITE": "1"}
-        return set_variables("no-user-site", "Ignore the packages of the user site", values)
+        (ignored,) = set_variables("no-user-site", "Ignore the packages of the user site", values)
+        mine = first.path.startswith(user) and first.kind == "distribution"
+        return (replace(ignored, note=_FOR_GOOD) if mine else ignored,)
     if len({copy.path for copy in copies}) == 1:
         return reinstall_torch(m, kb) or install_torch(m, kb)
     kept = m.python.site_packages or first.path
@@ -378,6 +381,12 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
         f"Keep the copy in {kept}. Uninstall the one in {listed(others)} with the Python it "
         "belongs to, or take that folder off the path.",
     )
+
+
+_FOR_GOOD = (
+    "For good: `python -m pip uninstall torch` takes the copy that Python finds first. pip names "
+    "its folder and asks; other Pythons of this version lose that copy too."
+)
 
 
 def _holds(entry: str, path: str) -> bool:

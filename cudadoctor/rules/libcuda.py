@@ -13,6 +13,7 @@ from cudadoctor.plan.remedies import (
     reload_uvm,
     unset_variables,
 )
+from cudadoctor.plan.remedies.process import open_to_all
 from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NO_PERMISSION,
@@ -66,15 +67,26 @@ def device_permission(m: Machine) -> Answer:
     refused = [] if denied and nodes is None else _refused(m)
     if not (refused or denied) or m.driver.libcuda.code == SUCCESS:
         return None
+    labelled = bool(refused) and open_to_all(m)
     return Found(
+        title=_LABELLED[0] if labelled else None,
         evidence=("driver.nodes" if refused else None, code_path(m)),
         values={"nodes": [node.path for node in refused]},
-        why="The files under /dev belong to root alone, so joining a group is not enough."
+        why=_LABELLED[1]
+        if labelled
+        else "The files under /dev belong to root alone, so joining a group is not enough."
         if refused and not m.container.kind and {node.group for node in refused} == {"root"}
         else None,
         sure=refused,
         remedies=device_groups(m),
     )
+
+
+_LABELLED = (
+    "A security module (SELinux) refuses the GPU's device files",
+    "The mode of the files under /dev lets everybody open them, and opening them still fails with "
+    "EACCES. So no group is missing: SELinux or AppArmor refuses it.",
+)
 
 
 def _refused(m: Machine) -> list[Node]:

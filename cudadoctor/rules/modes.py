@@ -19,6 +19,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Gpu, Machine
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.plan.remedies import (
+    busy_gpus,
     by_hand,
     grant_gpu,
     mig_instances,
@@ -212,7 +213,7 @@ def compute_mode(m: Machine) -> Answer:
     if taken and not prohibited:
         held = [process for gpu in taken for process in gpu.processes or ()]
         values["process"] = f"{held[0].name or 'a process'} (pid {held[0].pid})"
-        title = "Exclusive mode on GPU {which}: already in use by {process}"
+        title = "GPU {which} admits one process at a time and is in use by {process}"
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
         values=values,
@@ -229,16 +230,22 @@ _PROHIBITED = (
     "Somebody set this mode. In mode Default all programs may use the GPU.",
 )
 _EXCLUSIVE = (
-    "Exclusive mode on GPU {which}: already in use",
-    "Exclusive mode admits one process at a time. In mode Default several can share the GPU.",
+    "GPU {which} admits one process at a time and is in use",
+    "Its compute mode is exclusive. On shared machines the administrator sets that on purpose, so "
+    "that no job disturbs another.",
 )
 
 
 def _admit(m: Machine, shut: list[Gpu]) -> Remedies:
+    """Another GPU first; a running job keeps its GPU, and the mode is the administrator's."""
     exclusive = any(gpu.compute_mode == "exclusive" for gpu in shut)
-    note = "Or wait until the other program has ended." if exclusive else None
+    running = [process for gpu in shut for process in gpu.processes or ()]
+    note = "The mode protects a running job: wait until it has ended." if exclusive else None
     title = f"Set GPU {indexes_of(shut)} to compute mode Default"
-    return set_gpus(m, title, "nvidia-smi -i {gpus} -c 0", shut, id="compute-mode", note=note)
+    mode = set_gpus(m, title, "nvidia-smi -i {gpus} -c 0", shut, id="compute-mode", note=note)
+    if exclusive and running:
+        mode = tuple(replace(way, where="admin") for way in mode)
+    return busy_gpus(m, shut) + mode if exclusive else mode
 
 
 _MPS = "If you use MPS, start it again: `nvidia-cuda-mps-control -d`."
@@ -260,7 +267,7 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
     return look, *(reset_gpus(m, *gpus) if gpus else ())
 
 
-@rule("mig-misconfigured", title="MIG is on, but there is no MIG instance on GPU {indexes}")
+@rule("mig-misconfigured", title="CUDA does not see GPU {indexes}: it is in MIG mode and has no MIG instance")
 def mig_misconfigured(m: Machine) -> Answer:
     """In MIG mode, programs can only use MIG instances. A restart of the machine removes them.
 
@@ -274,9 +281,11 @@ def mig_misconfigured(m: Machine) -> Answer:
     or leave MIG mode while the GPU is idle (`nvidia-smi -i 0 -mig 0`); both need root.
     """
     live = live_gpus(m)
-    if cuda_works(m) or not any(gpu.mig for gpu in live):
-        return None
     empty = [gpu for gpu in live if gpu.mig and gpu.mig_devices == ()]
+    # Where CUDA works on another GPU, this one is missing unless somebody chose the GPUs.
+    chosen = variable(m, "CUDA_VISIBLE_DEVICES") or m.container.scheduler or m.container.kind
+    if not any(gpu.mig for gpu in live) or (cuda_works(m) and (chosen or not empty)):
+        return None
     asked = variable(m, "CUDA_VISIBLE_DEVICES").partition(",")[0].strip()
     known = [uuid for gpu in m.gpus or () for uuid in gpu.mig_devices or ()]
     named = asked.startswith(("MIG-", "<mig-"))
@@ -293,7 +302,9 @@ def mig_misconfigured(m: Machine) -> Answer:
         evidence=("env.CUDA_VISIBLE_DEVICES", "gpus") if wrong_name else ("gpus.0.mig_devices",),
         values={"indexes": indexes_of(empty)},
         severity=ERROR if stale or len(empty) == len(live) else WARNING,
-        remedies=_name_a_living(m, living) if living else mig_instances(m, empty),
+        remedies=_name_a_living(m, living)
+        if living
+        else mig_instances(m, empty, leave_first=any(gpu.mig is False for gpu in live)),
     )
 
 

@@ -145,10 +145,9 @@ def test_package_changes_become_part_of_the_step_that_installs_torch() -> None:
         ("install-torch", "install-torch"),
         ("newer", "install-torch"),
     ]
-    uninstall, install, then = found.steps[0].commands
+    uninstall, install = found.steps[0].commands  # the new torch takes NumPy 2
     assert "pynvml" in uninstall
     assert "torchvision==0.1" not in install
-    assert then[-1] == "numpy<2"
     assert found.steps[0].cures == (
         *("driver-too-old", "torch-companion-mismatch", "numpy-abi", "pynvml-conflict"),
     )

@@ -238,7 +238,7 @@ PROGRAMS = {
     *("winget", "wget", "curl", "dpkg", "apk", "xbps-install", "emerge"),
     *("docker", "podman", "nerdctl", "nvidia-ctk", "lxc", "incus", "pct", "mount", "ps"),
     *("ulimit", "srun", "bsub", "qsub", "nvidia-cuda-mps-control", "fuser", "grubby"),
-    "grep",
+    *("grep", "setsebool"),
     "update-grub",
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
     *("grub-mkconfig", "grub2-mkconfig"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cudadoctor.model.findings import Remedies
     from cudadoctor.plan.remedies.access import (
         allow_p2p,
+        busy_gpus,
         container_option,
         device_groups,
         free_memory,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "allow_p2p",
+    "busy_gpus",
     "by_hand",
     "c_compiler",
     "container_option",

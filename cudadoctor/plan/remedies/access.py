@@ -7,6 +7,7 @@ is left to them; what this machine tells (the container's id, the driver, the no
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from errno import EACCES
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from cudadoctor.plan.remedies.process import (
     family_of,
     keeper_of,
     notebook_of,
+    open_to_all,
     side_of,
 )
 from cudadoctor.plan.remedies.repositories import container_toolkits
@@ -299,20 +301,31 @@ def raise_nofile(m: Machine) -> Remedies:
     return (now, lasting)
 
 
+def other_gpus(m: Machine, taken: Collection[Gpu]) -> Remedies:
+    """Use the GPUs beside the taken ones; () where none is left or the choice is not the user's."""
+    live = [gpu for gpu in m.gpus or () if not gpu.code and not (gpu.mig and not gpu.mig_devices)]
+    others = [str(gpu.index) for gpu in live if gpu not in taken]
+    if not others or m.container.scheduler or "CUDA_VISIBLE_DEVICES" in (m.env or {}):
+        return ()
+    chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(others)}
+    title = "Use the other GPUs" if len(others) > 1 else f"Use GPU {others[0]} instead"
+    return (Remedy(id="use-free-gpu", title=title, risk=Risk.PROCESS, variables=chosen),)
+
+
 def free_memory(m: Machine, full: tuple[Gpu, ...]) -> Remedies:
     """Another GPU, or the processes that hold the memory; nobody's process is ended by us."""
-    live = [gpu for gpu in m.gpus or () if not gpu.code]
-    others = [str(gpu.index) for gpu in live if gpu not in full]
-    free: Remedies = ()
-    if others and not m.container.scheduler and "CUDA_VISIBLE_DEVICES" not in (m.env or {}):
-        chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(others)}
-        title = "Use the other GPUs" if len(others) > 1 else f"Use GPU {others[0]} instead"
-        free = (Remedy(id="use-free-gpu", title=title, risk=Risk.PROCESS, variables=chosen),)
+    free = other_gpus(m, full)
     holders = [process for gpu in full for process in gpu.processes or ()]
     if m.container.scheduler:
         text = "The node is shared: ask its administrator, or request another node."
         return free + by_hand("free-memory", "Get a GPU with free memory", text, "admin")
     return (*free, _held(m, holders) if holders else _unlisted(m, full))
+
+
+def busy_gpus(m: Machine, taken: list[Gpu]) -> Remedies:
+    """Another GPU, else whose processes use these."""
+    holders = [process for gpu in taken for process in gpu.processes or ()]
+    return other_gpus(m, taken) + ((_held(m, holders),) if holders else ())
 
 
 def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
@@ -321,7 +334,7 @@ def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
     windows = m.platform.system == "Windows"
     return Remedy(
         id="free-memory",
-        title="See whose processes hold the memory",
+        title="See whose processes use the GPU",
         where=keeper_of(m),
         risk=Risk.PROCESS,
         manual=f"Held by {', '.join(names)}. "
@@ -732,6 +745,8 @@ def _nspawn(m: Machine) -> Remedies:
 
 # --- the groups of a host ------------------------------------------------------------------------
 
+_NO_LABEL = "--security-opt=label=disable"
+_TRIED = "The command shows with a container of its own whether that is enough."
 _OF_NOBODY = {"root", "nogroup", "nobody"}
 _VIDEO = {"ubuntu": 44, "debian": 44, "rhel": 39, "fedora": 39, "amazon": 39}
 """The number of the video group, where the distribution fixes it."""
@@ -753,6 +768,8 @@ def device_groups(m: Machine) -> Remedies:
     owners = {node.group for node in m.driver.nodes or () if node.errno == EACCES} - {None}
     # The groups that own the nodes which could not be opened; else the customary ones.
     groups = sorted(filter(None, owners - _OF_NOBODY)) or ["video", "render"]
+    if open_to_all(m):
+        return _labelled(m)
     if kind not in ("", "apptainer"):
         return _groups_inside(m, groups[0])
     if m.container.scheduler:
@@ -775,6 +792,36 @@ def device_groups(m: Machine) -> Remedies:
     line = f"users.users.{m.identity.user or 'NAME'}.extraGroups = [ {wanted} ];"
     edit = Edit(file="/etc/nixos/configuration.nix", what=line)
     return (replace(step, edits=(edit,), commands=(), manual=_REBUILD, tool=None),)
+
+
+def _labelled(m: Machine) -> Remedies:
+    """Let a security module (SELinux, AppArmor) grant what the files' mode allows anyway."""
+    kind = m.container.kind or ""
+    if (run := _RUN.get(kind)) and not _kubernetes(m):
+        title = f"Start the container with {_NO_LABEL}"
+        flags = " ".join(dict.fromkeys((_FLAG[kind], _NO_LABEL)))
+        (step,) = container_option(m, "device-label", title, _NO_LABEL)
+        image = "ubuntu" if run == "docker" else "docker.io/library/ubuntu"
+        tried = (run, "run", "--rm", *flags.split(), image, "nvidia-smi")
+        host = Remedy(
+            id="device-label-host",
+            title="Let SELinux give devices to all containers",
+            where="host",
+            needs_root=True,
+            commands=(("setsebool", "-P", "container_use_devices", "on"),),
+        )
+        return replace(step, commands=(tried,), note=_TRIED), host
+    if _kubernetes(m):
+        text = (
+            "Ask the administrator to allow it: `seLinuxOptions: {type: spc_t}` in the pod's "
+            "securityContext, or container_use_devices on the node."
+        )
+        return by_hand("device-label", "Let the pod use the GPU's device files", text, "admin")
+    text = (
+        "The system's log names what refuses: `sudo dmesg | grep -i denied`. Start the program "
+        "outside its sandbox (snap, Flatpak), or have its profile allow /dev/nvidia*."
+    )
+    return by_hand("device-label", "Find out which security module refuses", text, keeper_of(m))
 
 
 def _groups_inside(m: Machine, group: str) -> Remedies:

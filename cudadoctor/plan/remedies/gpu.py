@@ -118,8 +118,11 @@ def _without(m: Machine, gone: tuple[Gpu, ...]) -> Remedies:
     return (Remedy(id="hide-gpu", title=title, risk=Risk.PROCESS, variables=shown),)
 
 
-def mig_instances(m: Machine, gpus: list[Gpu]) -> Remedies:
-    """Give GPUs in MIG mode an instance, or take them out of that mode."""
+def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> Remedies:
+    """Give GPUs in MIG mode an instance, or take them out of that mode.
+
+    leave_first: the other GPUs are not in that mode.
+    """
     if side_of(m) not in _LINUX:
         return ()
     which = indexes_of(gpus)
@@ -131,4 +134,5 @@ def mig_instances(m: Machine, gpus: list[Gpu]) -> Remedies:
     note = f"{_MIG} {_AGAIN}" if m.container.kind else _MIG
     made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
     title = f"Leave MIG mode on GPU {which}"
-    return made + set_gpus(m, title, leave, gpus, id="mig-off", note=_FREE_IT)
+    left = set_gpus(m, title, leave, gpus, id="mig-off", note=_FREE_IT)
+    return left + made if leave_first else made + left

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from errno import EACCES
 from functools import partial
 from typing import Literal
 
 from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 
+_FOR_ALL = 0o006
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
 Family = Literal["ubuntu", "debian", "rhel", "amazon", "fedora", "suse", "arch", "nixos", "other"]
 
@@ -101,6 +103,14 @@ def major_of(m: Machine) -> OptInt:
     """The distribution's major release: 9 for 9.4."""
     head = (m.platform.distro_version or "").split(".")[0]
     return int(head) if head.isdigit() else None
+
+
+def open_to_all(m: Machine) -> bool:
+    """Whether the refused nodes admit everybody by their mode: then no group is the reason."""
+    refused = [node for node in m.driver.nodes or () if node.errno == EACCES]
+    return bool(refused) and all(
+        node.mode is not None and node.mode & _FOR_ALL == _FOR_ALL for node in refused
+    )
 
 
 def is_cloud(m: Machine) -> bool:
