@@ -267,7 +267,10 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
     return look, *(reset_gpus(m, *gpus) if gpus else ())
 
 
-@rule("mig-misconfigured", title="CUDA does not see GPU {indexes}: it is in MIG mode and has no MIG instance")
+@rule(
+    "mig-misconfigured",
+    title="CUDA does not see GPU {indexes}: it is in MIG mode and has no MIG instance",
+)
 def mig_misconfigured(m: Machine) -> Answer:
     """In MIG mode, programs can only use MIG instances. A restart of the machine removes them.
 
