@@ -1,6 +1,6 @@
 """Write README.md from the scripts and the bench's results: `python recipes/index.py`.
 
-A figure stands in the table only where a file under benchmarks/results/ holds it: a result of
+A figure is in the table only if a file under benchmarks/results/ has it: a result of
 `cudadoctor bench --json`, on the hardware that it names.
 """
 

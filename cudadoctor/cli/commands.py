@@ -132,7 +132,7 @@ def fix(options: Options) -> int:
     requirements, dockerfile); both change nothing.
 
     Exit code: 0 if fixed or if there is nothing to fix (--print: if there is a command to run), 1
-    if not, 2 for wrong use, or if nobody can be asked and --yes is missing.
+    if not, 2 for wrong use, or if it cannot ask and --yes is missing.
     """
     refuse_contradictions(options)
     if options.printed or options.kind:
@@ -154,7 +154,7 @@ def setup(folder: str, options: Options) -> int:
     conda environment.
 
     Exit code: 0 if the training step passed and nothing is broken, 1 if not or if nothing was made,
-    2 for wrong use, or if nobody can be asked and --yes is missing.
+    2 for wrong use, or if it cannot ask and --yes is missing.
     """
     from cudadoctor.repair.setup import command
 

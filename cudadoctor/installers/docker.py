@@ -205,10 +205,10 @@ def _notes(stack: Stack, image: Image) -> Iterator[str]:
     yield f"Build it with: docker build -t {name} ."
     yield f"Use it with: docker run --rm -it {'--gpus all ' if cuda else ''}{name} python"
     if cuda is not None and image.cuda is None:
-        known = f"No nvidia/cuda image for CUDA {cuda} is known that suits, and the wheels bring"
+        known = f"No nvidia/cuda image for CUDA {cuda} is known that suits, and the wheels include"
         yield f"{known} their own libraries, so a plain image is enough."
     if image.cuda is not None:
-        yield f"{_ASKS.format(cuda=image.cuda)}; an older one starts it on data-centre GPUs only."
+        yield f"{_ASKS.format(cuda=image.cuda)}; an older one starts it on data center GPUs only."
 
 
 def _run(stack: Stack, image: Image) -> Iterator[str]:

@@ -254,7 +254,7 @@ def target_of(m: Machine, *, here: bool) -> Target | str:
     if python is None:
         return "the version of the Python is not known"
     if (m.python.implementation or "cpython").lower() != "cpython":
-        return f"{m.python.implementation} is no CPython"
+        return f"{m.python.implementation} is not CPython"
     tags = tuple(_tags(m))
     if not tags:
         return f"no wheel platform is known for {platform.system} on {platform.machine}"

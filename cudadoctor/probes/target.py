@@ -72,7 +72,7 @@ def choose(host: Host, python: OptStr = None, own: str = sys.executable) -> Chos
         if why:
             passed_over.append(f"{by} was not used, because {why}; to use it: --python {folder}")
         elif by != BESIDE:
-            passed_over.append(f"{by} is {folder}, where there is no Python")
+            passed_over.append(f"{by} is {folder}, which has no Python")
     else:
         passed_over += _beside_on_path(host)
         by, found = "PATH", _first_on_path(host, getattr(host, "own", own))

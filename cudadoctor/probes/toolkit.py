@@ -72,7 +72,7 @@ def read_toolkits(  # noqa: PLR0917
     notes.fact("build.toolkits", toolkits, "CUDA_HOME, PATH and the usual folders")
     for index, toolkit in enumerate(toolkits):
         if toolkit.cuda is None:
-            reason = why.get(toolkit.path, "no file of it tells its CUDA version")
+            reason = why.get(toolkit.path, "none of its files shows its CUDA version")
             notes.gap(f"build.toolkits.{index}.cuda", reason)
     _note_used(notes, host, env)
     note_compiler(notes, host, env, fast)

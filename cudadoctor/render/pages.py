@@ -20,7 +20,7 @@ The same program works with another release of torch on the same machine.
 Check by hand: run it with the newest release and with the nightly build. If it fails in both,
 search https://github.com/pytorch/pytorch/issues for the error text.
 
-Look-alikes: not-environment, where PyTorch documents the behaviour; env-var-misconfigured,
+Look-alikes: not-environment, where PyTorch documents the behavior; env-var-misconfigured,
 where a documented variable fixes it in the same release.
 
 Fix: use a release without the bug. If there is none, report it to PyTorch with a short program
@@ -38,7 +38,7 @@ Look-alikes: torch-python-unsupported, where the release exists, but not for you
 
 Fix: use the index of a CUDA version that the release was built for.""",
     "build-isolation": """\
-pip and uv build a package in an environment of its own, which contains only what the package
+pip and uv build a package in a separate environment, which contains only what the package
 declares. If its setup.py imports torch without declaring it, the build fails although torch is
 installed.
 
@@ -78,8 +78,8 @@ Look-alikes: ddp-launch, where there are more processes than GPUs.
 Fix: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else uses CUDA, and
 load checkpoints with map_location. Do not set NCCL_MULTI_RANK_GPU_ENABLE: it hides the mistake.""",
     "slow-dataloader": """\
-The GPU waits while the CPU reads and prepares batches: low GPU utilisation, busy CPU cores.
-Utilisation alone does not prove it, a measurement does.
+The GPU waits while the CPU reads and prepares batches: low GPU utilization, busy CPU cores.
+Utilization alone does not prove it, a measurement does.
 
 Check by hand: `cudadoctor bench -- python train.py` measures your own training. Or train on one
 batch that stays in memory: if that is much faster, loading is the bottleneck.
@@ -93,7 +93,7 @@ The CPU prepares and launches the GPU's work more slowly than the GPU runs it. T
 many small kernels, much Python code per step, or too many threads per process: one core is at
 100 %, and the GPU waits.
 
-Check by hand: `nvidia-smi dmon -s u` shows low utilisation while one core is fully used, even with
+Check by hand: `nvidia-smi dmon -s u` shows low utilization while one core is fully used, even with
 a batch that stays in memory.
 
 Look-alikes: slow-dataloader, where training is fast once the batch is in memory.
@@ -102,7 +102,7 @@ Fix: use larger batches, torch.compile or CUDA graphs. With several processes on
 OMP_NUM_THREADS to the number of cores divided by the number of processes.""",
     "not-environment": """\
 Driver, CUDA and torch work. The error comes from the program, its data or its packages, or it is
-documented behaviour: shapes that do not match, a tensor on another device, results that differ
+documented behavior: shapes that do not match, a tensor on another device, results that differ
 within floating-point precision. It would fail in any other environment too.
 
 Check by hand: read the traceback from the bottom up to the last line of your own code.

@@ -101,7 +101,7 @@ def _demand_sound(entries: Iterable[Entry]) -> None:
         if entry.root < 0 or {"", ".", ".."} & set(path.split("/")) or of_windows:
             raise ValueError(f"it leads elsewhere: {path!r}")
         if above and (entry.root, above) not in folders:
-            raise ValueError(f"it leads through what is no folder: {path!r}")
+            raise ValueError(f"it leads through something that is not a folder: {path!r}")
         if entry.kind == "folder":
             folders.add(entry.key)
 

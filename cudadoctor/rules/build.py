@@ -51,7 +51,7 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
     yours named torch is in the way), torch-python-unsupported (pip finds no wheel for this Python).
 
     Fix: install the build that fits your driver and GPU with this same Python, as `python -m pip
-    install`. torch does not need the CUDA toolkit: its wheels bring the CUDA libraries.
+    install`. torch does not need the CUDA toolkit: its wheels include the CUDA libraries.
     """
     if need(m.torch.installed, "torch.installed"):
         return None
@@ -159,7 +159,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
 
     Look-alikes: gpu-not-detected (there is no other GPU either) and torch-cpu-build.
 
-    Fix: install the build for the GPU that is there, from its own index.
+    Fix: install the build for the installed GPU, from its own index.
     """
     if m.torch.installed is False:
         return None
@@ -223,7 +223,7 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
 
     Newer builds drop older GPUs. Maxwell and Pascal are supported by the cu126 builds, which end
     with torch 2.14.1; Volta by those and by some cu128 builds; Kepler by CUDA 11 builds. An old
-    card beside a supported one is a warning: hide it with CUDA_VISIBLE_DEVICES.
+    card next to a supported one is a warning: hide it with CUDA_VISIBLE_DEVICES.
 
     Fix: install a build with code for the GPU. Do not change the driver for this: a newer one may
     drop the GPU altogether.

@@ -62,7 +62,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     You see "operator torchvision::nms does not exist", undefined symbols with c10 in their name, or
     "custom C++ ops" that cannot be loaded. The package's metadata usually names the torch it needs;
     torchvision from 0.29.1 on and torchaudio 2.11.0 name none, and there the tables and an import
-    decide. A build for another CUDA (+cu118 beside +cu126) or a CPU build beside a CUDA build does
+    decide. A build for another CUDA (+cu118 and +cu126) or a CPU build next to a CUDA build does
     not match either.
 
     Fix: install torch and its companions together, from one index.

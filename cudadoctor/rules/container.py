@@ -116,7 +116,7 @@ def container_driver_caps(m: Machine) -> Answer:
     Toolkit does not mount libcuda.so.1.
 
     nvidia-smi works in this container, but torch reports "Found no NVIDIA driver on your system".
-    The variable chooses which driver libraries are mounted: compute brings libcuda, utility brings
+    The variable chooses which driver libraries are mounted: compute adds libcuda, utility adds
     nvidia-smi and NVML. If it is not set, both are mounted.
 
     Fix: start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility. Changing the variable

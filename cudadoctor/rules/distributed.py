@@ -229,7 +229,7 @@ _READ_BY = {"NCCL_SOCKET_IFNAME": _nccl_finds, "GLOO_SOCKET_IFNAME": _gloo_finds
 
 
 _NEAR = ("internal", "switch", "switches", "bridge")
-"""Both below one root of the PCI tree: data-centre GPUs reach each other there."""
+"""Both below one root of the PCI tree: data center GPUs reach each other there."""
 _BY_THE_BOARD = ("chipset", "topology", "disabled", "unsupported")
 _WORDS = {
     "chipset": "the mainboard's chipset does not support it",
@@ -260,7 +260,7 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
 
     GeForce cards from the RTX 40 series on have no P2P by design, and neither have pairs of
     different models. In a virtual machine the hypervisor decides. In these cases there is nothing
-    to do. Two equal data-center GPUs below one PCIe root do have it: if the driver denies it, the
+    to do. Two equal data center GPUs below one PCIe root do have it: if the driver denies it, the
     firmware, an IOMMU or a module option is in the way, and this is a warning.
 
     To check by hand: `nvidia-smi topo -p2p r` shows all pairs.
@@ -268,7 +268,7 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if the driver offers P2P and it does not work, see nccl-p2p-broken.
     NCCL_P2P_DISABLE=1 changes nothing here.
 
-    Fix: GeForce cards and mixed pairs need none. For data-center GPUs, look for
+    Fix: GeForce cards and mixed pairs need none. For data center GPUs, look for
     NVreg_RegistryDwords in /etc/modprobe.d, then at ACS in the firmware settings.
     """
     live = live_gpus(m)
@@ -291,7 +291,7 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _ought_to_work(pair: GpuPair, m: Machine, kb: Knowledge) -> bool:
-    """Whether these are two alike data-centre GPUs, side by side, on real hardware."""
+    """Whether these are two alike data center GPUs, side by side, on real hardware."""
     two = [gpu for gpu in live_gpus(m) if gpu.index in (pair.first, pair.second)]
     models = [kb.gpu_by_name(gpu.name or "") for gpu in two]
     return (
@@ -409,11 +409,13 @@ def gpu_topology(m: Machine) -> Answer:
     """Data between them crosses the link between the CPUs, the slowest path in the machine. All
     boards with two CPUs are built like this: it is not a fault.
 
-    A job that needs only some of the GPUs is faster on those of one CPU: choose them with
-    CUDA_VISIBLE_DEVICES or through the scheduler. Pairs with NVLink are not counted.
+    Pairs with NVLink are not counted.
 
     To check by hand: `nvidia-smi topo -m` shows all pairs. SYS is this one; NODE, PHB, PXB and PIX
     are closer.
+
+    Fix: a job that needs only some of the GPUs is faster on those of one CPU. Choose them with
+    CUDA_VISIBLE_DEVICES or through the scheduler.
     """
     pairs = need(m.driver.pairs, "driver.pairs") if len(live_gpus(m)) > 1 else ()
     for number, pair in enumerate(pairs):

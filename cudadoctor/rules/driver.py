@@ -139,7 +139,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
 
     The usual reasons: no module was built for the running kernel (after a kernel update), Secure
     Boot rejected its signature, nouveau took the GPU first, or a file in modprobe.d blacklists it.
-    If none of these shows, load the module by hand: the error message tells the rest.
+    If none of these shows, load the module by hand: the error message says the rest.
 
     Look-alikes: if the module loads but refuses the GPU, it is driver-unsupported-gpu or
     driver-wrong-flavour. A GPU that is bound to vfio-pci belongs to a virtual machine on purpose.
@@ -307,8 +307,8 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     `python -c "import torch; print(torch.version.cuda)"` what torch was built with.
 
     Only the major version counts: a driver that reports CUDA 12.2 runs a torch for 12.8 as well,
-    but one that reports 12.9 does not run a torch for 13.0. (Before CUDA 11 each release needed a
-    driver of its own.) The "CUDA Version" in nvidia-smi is the newest that the driver supports, not
+    but one that reports 12.9 does not run a torch for 13.0. (Before CUDA 11 each release needed its
+    own driver.) The "CUDA Version" in nvidia-smi is the newest that the driver supports, not
     an installed toolkit.
 
     Fix: install a torch build for this driver (no root needed), or a newer driver that still

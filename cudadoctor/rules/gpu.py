@@ -39,7 +39,7 @@ _NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver relea
 _NEEDS_OPEN = "requires use of the nvidia open kernel modules"
 _NEEDS_PROPRIETARY = (
     "is not supported by open nvidia.ko",
-    # The first branches with open modules served data-centre GPUs only.
+    # The first branches with open modules served data center GPUs only.
     "open nvidia.ko is only ready for use on data center gpus",
 )
 _NO_BAR = (

@@ -53,7 +53,7 @@ _DEVICE = {
     167: "PCIe fatal timeout",
     169: "SEC2 halt",
 }
-"""Xids that NVIDIA's catalogue lays at the door of the device, not of a program."""
+"""Xids that NVIDIA's catalog lays at the door of the device, not of a program."""
 _RETIRE = (
     "GPU {which} must be reset to take faulty memory out of use",
     "The next reset puts spare memory in its place. Until then programs can hit it (Xid 63 or 94).",
@@ -73,8 +73,8 @@ def gpu_lost(m: Machine) -> Answer:
     dmesg | grep -i xid`). NVML answers with error 15 (lost) or 16 (reset required).
 
     Look-alikes: "Failed to initialize NVML: Unknown Error" for all GPUs of a container is
-    container-gpu-lost, and a restart of the container cures it. In a job, errors 4 and 999 can
-    belong to GPUs of other jobs, which is no fault.
+    container-gpu-lost, and a restart of the container fixes it. In a job, errors 4 and 999 can
+    belong to GPUs of other jobs, which is not a fault.
 
     Fix: restart the machine. If that does not bring the GPU back, cut the power for a minute. If it
     drops out again, check its power cables, riser, slot, power supply and temperature, and look for
@@ -313,9 +313,9 @@ _AFTER_THE_START = (
     severity=WARNING,
 )
 def xid_of_the_device(m: Machine) -> Answer:
-    """NVIDIA's catalogue blames this Xid on the GPU, its firmware or its links, not on a program.
+    """NVIDIA's catalog blames this Xid on the GPU, its firmware or its links, not on a program.
 
-    The error stands in the kernel log: `sudo dmesg | grep -i xid`. Programs on this GPU can crash
+    The error is in the kernel log: `sudo dmesg | grep -i xid`. Programs on this GPU can crash
     or hang until it is reset. Xids such as 13, 31, 43 or 45 come from programs and are not counted.
     If the log cannot be read, nothing is reported; an empty log proves nothing.
 
@@ -355,7 +355,7 @@ def recovery_wanted(m: Machine) -> Answer:
     """Xid 154 is the driver's own verdict on the errors of this GPU.
 
     Until the GPU has recovered, programs may fail on it, or on all GPUs that share its NVLinks. The
-    line stands in the kernel log as "GPU recovery action changed"; newer versions of
+    line is in the kernel log as "GPU recovery action changed"; newer versions of
     `nvidia-smi -q` show it as "GPU Recovery Action". Only the newest line counts: after the
     recovery the driver withdraws its request.
 
@@ -383,7 +383,7 @@ def recovery_wanted(m: Machine) -> Answer:
 
 _DRAIN = (
     "Stop the jobs that use several GPUs",
-    "Then ask the driver again: `nvidia-smi -q | grep -i recovery`. It may want a reset next.",
+    "Then ask the driver again: `nvidia-smi -q | grep -i recovery`. It may ask for a reset next.",
 )
 
 
@@ -404,7 +404,7 @@ def _is(gpu: Gpu, xid: Xid) -> bool:
 def fault_of_a_switch(m: Machine) -> Answer:
     """All GPUs behind the switch may lose their NVLinks, so NCCL jobs fail or hang.
 
-    The lines stand in the kernel log: `sudo dmesg | grep SXid`. Only those marked "Fatal" count.
+    The lines are in the kernel log: `sudo dmesg | grep SXid`. Only those marked "Fatal" count.
     /var/log/fabricmanager.log names the link. Errors of a GPU read "Xid" instead.
 
     Fix: restart the machine, which trains the links again. If the error returns, have the hardware
@@ -431,8 +431,8 @@ def gpu_not_started(m: Machine) -> Answer:
     `nvidia-smi` lists fewer GPUs than the machine has. NVML answers with error 8 if external power
     is missing, and with error 11 if the GPU's interrupts do not arrive.
 
-    Look-alikes: NVML error 4 means no permission. In a job it usually stands for a GPU of somebody
-    else, which is no fault.
+    Look-alikes: NVML error 4 means no permission. In a job it usually means a GPU that belongs
+    to someone else, which is not a fault.
 
     Fix: for error 8, shut down and plug in every power cable. For error 11, update the mainboard's
     BIOS, then try another slot.
@@ -452,8 +452,8 @@ def gpu_not_started(m: Machine) -> Answer:
 
 _CABLES = (
     "Connect the GPU's power cables",
-    "Shut down, then plug a cable of its own from the power supply into every power socket of the "
-    "GPU.",
+    "Shut down, then connect every power socket of the GPU to the power supply with a separate "
+    "cable.",
 )
 _INTERRUPTS = (
     "Update the mainboard's BIOS",

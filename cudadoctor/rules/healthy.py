@@ -463,7 +463,7 @@ _STUCK_UVM = "CUDA fails with error 999, although the module nvidia_uvm is loade
 _AFTER_SUSPEND = "After a suspend this module can stop working until it is loaded again."
 _WAIT = (
     "The driver may still be starting, or a MIG change may be under way. If the error stays: a "
-    "vGPU needs its licence service, and confidential computing its attestation (`nvidia-smi "
+    "vGPU needs its license service, and confidential computing its attestation (`nvidia-smi "
     "conf-compute -grs` shows the state)."
 )
 

@@ -517,7 +517,7 @@ def pynvml_conflict(m: Machine) -> Answer:
     """The last one installed wins, and programs that query the GPU may then fail. Training itself
     needs neither.
 
-    Before release 12 the package pynvml installed a pynvml.py of its own, the same file as
+    Before release 12 the package pynvml installed its own pynvml.py, the same file as
     nvidia-ml-py; uninstalling one deletes the file of both. Release 12 and later leave the file to
     nvidia-ml-py. The old package alone is only information.
 

@@ -108,7 +108,7 @@ def _refused(m: Machine) -> list[Node]:
     title="The cuda-compat libcuda does not work with this GPU or driver",
 )
 def cuda_compat_conflict(m: Machine) -> Answer:
-    """The cuda-compat packages bring a newer libcuda, which works on data center GPUs only.
+    """The cuda-compat packages contain a newer libcuda, which works on data center GPUs only.
 
     CUDA fails with "forward compatibility was attempted on non supported HW" (804) on a GeForce and
     most RTX cards. It fails with "system has unsupported display driver / cuda driver combination"

@@ -174,12 +174,12 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
     The files mapped into the process prove it; before that, the loader's rules predict it:
     LD_PRELOAD, the RPATH of the library that asks, LD_LIBRARY_PATH, RUNPATH, the loader's cache. A
     newer minor version works and is a warning, because cuDNN loads more parts of itself by name and
-    mixed parts fail. A torch from conda, the system or a vendor's image that brings no cuDNN uses
-    theirs rightly.
+    mixed parts fail. A torch from conda, the system or a vendor's image that has no cuDNN of its
+    own uses theirs rightly.
 
     Look-alikes: cudnn-missing-sublib, where all parts come from one place.
 
-    Fix: start the program without the variable that brings the other copy. Installing cuDNN
+    Fix: start the program without the variable that leads to the other copy. Installing cuDNN
     system-wide does not help.
     """
     return _shadowed(
@@ -199,7 +199,7 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     CUBLAS_STATUS_NOT_INITIALIZED alone mostly means too little memory. The usual way in is a
     toolkit's lib64 on LD_LIBRARY_PATH, because torch finds cuBLASLt by RUNPATH.
 
-    Fix: start the program without the variable that brings the other copy.
+    Fix: start the program without the variable that leads to the other copy.
     """
     return _shadowed(m, kb, r"libcublas", "undefined symbol: cublas", "symbol cublas")
 
@@ -210,13 +210,13 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
-    """torch brings its own NCCL; an older one lacks functions that torch calls.
+    """torch includes its own NCCL; an older one lacks functions that torch calls.
 
     You see "undefined symbol: ncclCommWindowRegister" or another new function while torch is
     imported, or ranks that disagree about the version. A newer one works and is a warning, because
     nobody tested the pair. Cluster images replace NCCL on purpose, with their own network plug-ins.
 
-    Fix: start the program without the variable that brings the other copy, or remove that copy's
+    Fix: start the program without the variable that leads to the other copy, or remove that copy's
     path.
     """
     return _shadowed(m, kb, r"libnccl\.", "undefined symbol: nccl")
@@ -237,7 +237,7 @@ def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
 
     Look-alikes: nvidia-wheels-mixed, where the old copy is a wheel of this environment.
 
-    Fix: start the program without the variable that brings the other copy.
+    Fix: start the program without the variable that leads to the other copy.
     """
     return _shadowed(m, kb, r"libnvJitLink", "__nvJitLink")
 
@@ -256,7 +256,7 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
     warning. LD_LIBRARY_PATH does not override DT_RPATH, but it does override DT_RUNPATH: the doctor
     reads the tags of each library.
 
-    Fix: start the program without the variable that brings the other copy.
+    Fix: start the program without the variable that leads to the other copy.
     """
     words = ("undefined symbol: cusparse", "undefined symbol: cupti", "undefined symbol: cuda")
     return _shadowed(m, kb, _OTHERS, *words)
@@ -374,7 +374,7 @@ def libstdcxx_old(m: Machine) -> Answer:
     system is too old.
 
     Fix: install a newer libstdcxx-ng from conda-forge in that environment, or start the program
-    without the LD_LIBRARY_PATH that brings the old copy.
+    without the LD_LIBRARY_PATH that leads to the old copy.
     """
     if m.torch.installed is False:
         return None

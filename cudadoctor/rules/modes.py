@@ -59,7 +59,7 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     Hopper on, `nvidia-smi -q | grep -A3 Fabric` shows the state of each GPU; "Completed" is good.
 
     Look-alikes: without NVSwitch, error 802 has other reasons: confidential computing that was not
-    set ready, a MIG change under way, a vGPU without its licence, or a machine that has only now
+    set ready, a MIG change under way, a vGPU without its license, or a machine that has only now
     booted. In a container, or in a virtual machine with some of the GPUs, the host runs the
     service.
 

@@ -144,7 +144,7 @@ def power_brake(m: Machine) -> Answer:
     severity=INFO,
 )
 def power_limited(m: Machine) -> Answer:
-    """Full load runs slower than it could. Somebody chose this limit: it is no fault.
+    """Full load runs slower than it could. Somebody chose this limit: it is not a fault.
 
     Usual reasons are heat, noise or the power supply. It is reported below three quarters of the
     default, and not for laptops, whose limit changes with battery and power profile.
@@ -190,7 +190,7 @@ def _in_laptop(gpu: Gpu) -> bool:
     severity=INFO,
 )
 def clocks_capped(m: Machine) -> Answer:
-    """Full load runs slower than it could. Somebody chose this clock: it is no fault.
+    """Full load runs slower than it could. Somebody chose this clock: it is not a fault.
 
     The application clocks were lowered with `nvidia-smi -ac`. `nvidia-smi -q -d CLOCK` shows all
     clocks. GPUs without application clocks are not judged.
@@ -335,8 +335,9 @@ def tf32_off(m: Machine) -> Answer:
 
     From Ampere on, GPUs can compute in TF32, which keeps the range of float32 with fewer digits.
     torch uses it for convolutions, and for matrix products if the program allows it. The variable
-    overrides both. Keep it if you need every digit of float32. Mixed precision (bfloat16, float16)
-    is not affected.
+    overrides both. Mixed precision (bfloat16, float16) is not affected.
+
+    Fix: `unset NVIDIA_TF32_OVERRIDE`. Keep it only if you need every digit of float32.
     """
     able = _which(m, lambda gpu: _capability(gpu) >= _FIRST_WITH_TF32)
     if need(m.env, "env").get("NVIDIA_TF32_OVERRIDE", "").strip() != "0" or not able:
@@ -361,8 +362,10 @@ def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
     """Mixed precision (torch.autocast) saves memory there but makes hardly anything faster.
 
     Tensor cores came with Volta (compute capability 7.0); the GTX 16 series is newer and has none
-    either. bfloat16 needs Ampere (8.0) to be fast. Nothing is broken: use float32 on such a GPU if
-    the memory is large enough.
+    either. bfloat16 needs Ampere (8.0) to be fast. Nothing is broken.
+
+    Fix: train in float32 if it fits in the GPU's memory, and use torch.autocast only to save
+    memory. No setting makes it faster: that needs a GPU with tensor cores.
     """
     if m.torch.build != "cuda" or not cuda_works(m):
         return None
@@ -426,8 +429,10 @@ def mixed_gpus(m: Machine) -> Answer:
     """Training on all of them runs at the pace of the slowest, in the memory of the smallest.
 
     CUDA numbers the fastest GPU first, nvidia-smi counts by slot. cuda:0 can therefore be another
-    card than GPU 0 of nvidia-smi. `export CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA count by slot
-    too.
+    card than GPU 0 of nvidia-smi.
+
+    Fix: train only on GPUs of one model, chosen with CUDA_VISIBLE_DEVICES, or give the slower ones
+    smaller batches. `export CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA count by slot too.
     """
     named = _which(m, lambda gpu: bool(gpu.name))
     models = list(dict.fromkeys((gpu.name or "").removeprefix("NVIDIA ") for _, gpu in named))

@@ -67,7 +67,7 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
 
     Look-alikes: toolkit-env-wrong, where a matching toolkit is installed and another one is used.
 
-    Fix: install a toolkit of torch's major version beside the present one. Another driver does not
+    Fix: install a toolkit of torch's major version next to the current one. Another driver does not
     help.
     """
     taken = _taken(m)
@@ -141,7 +141,7 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """This nvcc accepts {limit} at most; newer versions end with "unsupported GNU version!".
 
     nvcc compiles the host part of CUDA code with the system's C++ compiler. This is reported only
-    if something compiles CUDA code. An older g++ can be installed beside the present one.
+    if something compiles CUDA code. An older g++ can be installed next to the current one.
 
     Fix: install an older g++ and point NVCC_CCBIN (or -ccbin) to it. Use
     -allow-unsupported-compiler only as a last resort: what it builds may be wrong.

@@ -171,7 +171,7 @@ def _compat(case: Case) -> Alternative | None:
     if build is None or build.cuda is None:
         return None
     package = f"cuda-compat-{build.cuda.major}-{build.cuda.minor}"
-    change = f"With NVIDIA's package {package} beside driver {machine.driver.version}"
+    change = f"With NVIDIA's package {package} and driver {machine.driver.version}"
     return fitting("compat", change, build)
 
 

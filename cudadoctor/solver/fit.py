@@ -256,7 +256,7 @@ def _serves(torch: Version, cuda: Version, demand: Demand) -> bool:
 def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
     """Whether NVIDIA's cuda-compat package of that CUDA release runs on this driver and these GPUs.
 
-    It is made for data-centre GPUs and some branches of the driver only; everywhere else the
+    It is made for data center GPUs and some branches of the driver only; everywhere else the
     program ends with CUDA error 804 or 803.
     """
     here, driver = m.platform, m.driver.version

@@ -115,7 +115,7 @@ def _not_the_usual(build: TorchBuild, case: Case) -> Iterator[str]:
         return
     against = reason(usual, case)
     if against is not None and usual.cuda is None:
-        yield "A plain `pip install torch` brings the CPU build on this platform."
+        yield "A plain `pip install torch` installs the CPU build on this platform."
     elif against is not None:
         yield f"The default build ({usual.variant}) does not fit: {_clause(against)}"
 
@@ -319,7 +319,7 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
     if slow and build.cuda is not None:
         yield (
             f"You give up machine code: compute capability {', '.join(slow)} runs on PTX, while "
-            f"torch {_label(free)} has code of its own."
+            f"torch {_label(free)} has native code."
         )
     installed = {package.name for package in case.machine.packages or ()}
     for name in (*_ALWAYS, *(name for name in _WHERE_INSTALLED if name in installed)):

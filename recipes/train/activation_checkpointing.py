@@ -90,7 +90,7 @@ def saved_bytes(model: torch.nn.Module, batch: Batch, bf16: bool) -> int:
     return sum(held.values())
 
 
-def labelled(steps: int, width: int, device: str) -> list[Batch]:
+def labeled(steps: int, width: int, device: str) -> list[Batch]:
     """Points labeled by a random linear teacher; eight batches, repeated."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--bf16", action="store_true", help="train under autocast")
     asked = parser.parse_args(argv)
-    batches = labelled(asked.steps, asked.width, asked.device)
+    batches = labeled(asked.steps, asked.width, asked.device)
     runs: list[tuple[torch.Tensor, int]] = []
     for name, saves_memory in (("plain", False), ("checkpointed", True)):
         torch.manual_seed(0)

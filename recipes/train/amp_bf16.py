@@ -71,7 +71,7 @@ def multiplies_bf16(device: str) -> bool:
         return False
 
 
-def labelled(steps: int, width: int, device: str) -> list[Batch]:
+def labeled(steps: int, width: int, device: str) -> list[Batch]:
     """Points labeled by a random linear teacher; eight batches, repeated."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not multiplies_bf16(asked.device):
         print("skipped: this GPU does not support bf16")
         return 0
-    batches = labelled(asked.steps, asked.width, asked.device)
+    batches = labeled(asked.steps, asked.width, asked.device)
 
     def fresh() -> torch.nn.Module:
         return network(asked.width, asked.device)

@@ -19,7 +19,7 @@ Troubleshooting:
 - "Attempting to unscale FP16 gradients.": the model was cast with .half(). Keep it in fp32.
 - "No inf checks were recorded for this optimizer.": scaler.step() was called without a gradient
   from scaler.scale(loss).backward().
-- The loss is nan and get_scale() falls towards zero: an operation exceeds 65504 in the forward
+- The loss is nan and get_scale() falls toward zero: an operation exceeds 65504 in the forward
   pass. Run that part in fp32, under torch.autocast(device_type, enabled=False).
 - "`torch.cuda.amp.GradScaler(args...)` is deprecated": use torch.amp.GradScaler("cuda") (2.3 on).
 """

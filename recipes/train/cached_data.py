@@ -1,4 +1,4 @@
-"""Cache preprocessed data in memory, and still augment it anew in every epoch.
+"""Cache preprocessed data in memory, and still augment it again in every epoch.
 
 What it does: work that is the same in every epoch (decoding, resizing) is done once and kept in
 memory. Random work (flip, crop, noise) is done after the cache, in every epoch.

@@ -49,7 +49,7 @@ TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in a differen
 EACH, STEPS_AN_EPOCH, WIDTH = 16, 8, 64  # the batch of one process
 
 
-def labelled(world: int) -> TensorDataset:
+def labeled(world: int) -> TensorDataset:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(EACH * world * STEPS_AN_EPOCH, WIDTH, generator=draw)
     return TensorDataset(x, x[:, :10].argmax(1))
@@ -73,7 +73,7 @@ def train(model: Any, batches: Any, device: str) -> Iterator[torch.Tensor]:
 
 def own_batches(world: int, epochs: int) -> Iterator[Any]:
     """This process's part of every batch."""
-    data = labelled(world)
+    data = labeled(world)
     sampler = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
     loader = DataLoader(data, EACH, sampler=sampler, drop_last=True)
     for epoch in range(epochs):
@@ -83,7 +83,7 @@ def own_batches(world: int, epochs: int) -> Iterator[Any]:
 
 def whole_batches(world: int, epochs: int) -> Iterator[Any]:
     """What one process alone would see: the same random order, in batches of all."""
-    data = labelled(world)
+    data = labeled(world)
     for epoch in range(epochs):
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
         yield from (data[chosen] for chosen in order.split(EACH * world))

@@ -92,7 +92,7 @@ def parts(width: int, device: str) -> tuple[torch.nn.Module, torch.nn.Module]:
     return backbone.to(device), torch.nn.Linear(width, 10).to(device)
 
 
-def labelled(device: str) -> list[Batch]:
+def labeled(device: str) -> list[Batch]:
     """Eight batches with a random linear teacher's labels."""
     torch.manual_seed(0)
     teacher, inputs = torch.randn(32, 10), [torch.randn(64, 32) for _ in range(8)]
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=160, help="eight make an epoch")
     parser.add_argument("--width", type=int, default=256)
     asked = parser.parse_args(argv)
-    batches, epochs = labelled(asked.device), max(1, asked.steps // 8)
+    batches, epochs = labeled(asked.device), max(1, asked.steps // 8)
     runs: list[torch.Tensor] = []
     unchanged = True
     for train in (train_frozen, train_on_features, train_on_gradients):

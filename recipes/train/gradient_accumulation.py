@@ -68,7 +68,7 @@ def train_accumulated(
         yield total
 
 
-def labelled(steps: int, size: int, width: int, device: str) -> list[Batch]:
+def labeled(steps: int, size: int, width: int, device: str) -> list[Batch]:
     """Epochs of four batches, the last of them smaller, as at the end of a real data set."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("highest")  # for the tolerance: NVIDIA's images use TF32
-    batches = labelled(asked.steps, asked.batch, 64, asked.device)
+    batches = labeled(asked.steps, asked.batch, 64, asked.device)
 
     def fresh() -> torch.nn.Module:
         return network(64, asked.device)

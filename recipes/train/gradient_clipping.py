@@ -87,7 +87,7 @@ def train_wrong_order(
         yield loss.detach()
 
 
-def labelled(steps: int, width: int, device: str) -> list[Batch]:
+def labeled(steps: int, width: int, device: str) -> list[Batch]:
     """Points with a teacher's label; now and then a batch of ten times the size, as outliers."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--width", type=int, default=64)
     asked = parser.parse_args(argv)
-    batches = labelled(asked.steps, asked.width, asked.device)
+    batches = labeled(asked.steps, asked.width, asked.device)
 
     def fresh() -> torch.nn.Module:
         return network(asked.width, asked.device)

@@ -76,7 +76,7 @@ def train(
     for _ in range(steps):
         total = 0.0
         for some_x, some_y in zip(x.split(part), y.split(part), strict=True):
-            scores = model(some_x.to(device))  # only this part lies on the device
+            scores = model(some_x.to(device))  # only this part is on the device
             loss = torch.nn.functional.cross_entropy(scores, some_y.to(device))
             (loss * (len(some_x) / len(x))).backward()
             total += loss.item() * len(some_x) / len(x)

@@ -108,7 +108,7 @@ SESSIONS = (  # made up: variables; what torch and the machine have; the place a
 
 
 def told(variables: str, has: str, place: str, first: str) -> bool:
-    """Whether a made-up session is told as what it is."""
+    """Whether a made-up session is recognized."""
     found, _ = place_of(dict.fromkeys(variables.split(), "1"))
     steps = steps_for(found, cuda_build="cuda" in has, gpu="gpu" in has, works="works" in has)
     return found == place and steps[0].startswith(first) and steps[-2:] == [PINS, REST]

@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("no operator took any time: on a GPU, CUPTI is not working (see above)")
     names = named(trace)
     found = sum(name in names for name, _, _ in top)
-    steps = sum(name.startswith("ProfilerStep#") for name in set(names))  # a GPU's are told twice
+    steps = sum(name.startswith("ProfilerStep#") for name in set(names))  # a GPU's appear twice
     off, limit = float((watched - plain).abs().max()), TOLERANCE[asked.device]
     held = timed and found == len(top) == TOP and steps == ACTIVE and off <= limit
     print(

@@ -51,9 +51,9 @@ def network(width: int, device: str) -> torch.nn.Module:
 def samples(count: int, seed: int, wrong: float, device: str) -> Data:
     """Points around ten centers, some of them labeled wrongly."""
     draw = torch.Generator().manual_seed(seed)
-    centres = torch.randn(CLASSES, 32, generator=torch.Generator().manual_seed(7))
+    centers = torch.randn(CLASSES, 32, generator=torch.Generator().manual_seed(7))
     y = torch.randint(CLASSES, (count,), generator=draw)
-    x = centres[y] + 1.3 * torch.randn(count, 32, generator=draw)
+    x = centers[y] + 1.3 * torch.randn(count, 32, generator=draw)
     chance = torch.randint(CLASSES, (count,), generator=draw)
     y = torch.where(torch.rand(count, generator=draw) < wrong, chance, y)
     return x.to(device), y.to(device)

@@ -80,7 +80,7 @@ def has_tf32(device: str) -> bool:
     return cuda and torch.cuda.get_device_capability() >= (8, 0)
 
 
-def labelled(steps: int, width: int, device: str) -> list[Batch]:
+def labeled(steps: int, width: int, device: str) -> list[Batch]:
     """Points labeled by a random linear teacher; eight batches, repeated."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked.new_api and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         print(f"skipped: fp32_precision needs torch 2.9; this is {torch.__version__}")
         return 0
-    batches = labelled(asked.steps, asked.width, asked.device)
+    batches = labeled(asked.steps, asked.width, asked.device)
     ends: dict[str, float] = {}
     errors: dict[str, float] = {}
     for name in LIMIT:

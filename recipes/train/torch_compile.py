@@ -68,7 +68,7 @@ class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         return self.head(x + torch.nn.functional.gelu(self.inner(self.norm(x))))
 
 
-def labelled(steps: int, width: int, device: str) -> list[Batch]:
+def labeled(steps: int, width: int, device: str) -> list[Batch]:
     torch.manual_seed(0)
     teacher, inputs = torch.randn(width, 10), [torch.randn(64, width) for _ in range(8)]
     return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
@@ -100,7 +100,7 @@ def missing_compiler(device: str) -> str | None:
     cpu = (os.environ.get("CXX", "g++"), "clang++", "cl")
     known = cpu if device == "cpu" else (os.environ.get("CC", "gcc"), "clang", "cl")
     if (device == "cuda" and os.name == "nt") or any(shutil.which(name) for name in known):
-        return None  # Triton for Windows brings its own
+        return None  # Triton for Windows has its own
     return f"torch.compile needs a compiler, and PATH has none of {', '.join(known)}"
 
 
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     one = graphs(*shape, (64, 64, 64), dynamic=False)
     two = graphs(*shape, (64, 64, 44), dynamic=False)  # a smaller last batch
     dyn = graphs(*shape, (64, 64, 44), dynamic=True)
-    batches, off = labelled(asked.steps, *shape), 0.0
+    batches, off = labeled(asked.steps, *shape), 0.0
     plain = measured("eager", train(network(*shape), batches))
     for mode in asked.mode or (MODES if asked.device == "cuda" else MODES[:1]):
         torch.compiler.reset()

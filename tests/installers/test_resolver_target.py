@@ -79,7 +79,7 @@ def test_each_platform_has_its_own_words(
     ("section", "values", "why"),
     [
         ("python", {"version": None}, "the version of the Python is not known"),
-        ("python", {"implementation": "PyPy"}, "PyPy is no CPython"),
+        ("python", {"implementation": "PyPy"}, "PyPy is not CPython"),
         ("platform", {"machine": None}, "no wheel platform is known for Linux on None"),
     ],
 )

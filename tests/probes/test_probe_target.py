@@ -77,7 +77,7 @@ def test_an_active_environment_without_python_is_passed_over_and_said_so(
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "gone"))
     chosen = pick("/own/bin/python")
     assert chosen.by == "own"
-    assert chosen.passed_over == (f"VIRTUAL_ENV is {tmp_path}/gone, where there is no Python",)
+    assert chosen.passed_over == (f"VIRTUAL_ENV is {tmp_path}/gone, which has no Python",)
 
 
 def test_the_link_of_a_venv_is_not_resolved(empty: Path, tmp_path: Path) -> None:

@@ -868,7 +868,7 @@ def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
             if gid
             else "In the line below, GID is the number that `getent group video` shows. Then, as "
             f"root, run `usermod -aG video {user}` and reboot.",
-            note="The option replaces the one that closed the files, in whichever file of "
-            "/etc/modprobe.d it stands.",
+            note="The option overrides the one that closed the files, whichever file of "
+            "/etc/modprobe.d contains it.",
         ),
     )

@@ -293,7 +293,7 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator
             after = f"{package.name} {fitting} is made for torch {build.torch}."
             if fitting == package.version:
                 after = f"install it again for torch {build.torch} afterwards."
-            present = f"{package.name} {package.version} was compiled for the present torch"
+            present = f"{package.name} {package.version} was compiled for the current torch"
             yield f"{present}: {after}"
 
 

@@ -184,7 +184,7 @@ def python_headers(m: Machine) -> Remedies:
     if packages.headers == "python":
         text = (
             "The headers of this distribution's own Python are in its package python. For another "
-            "Python, make the environment with uv or conda, which bring them."
+            "Python, make the environment with uv or conda, which include them."
         )
         return by_hand("python-headers", title, text)
     own = _HEADERS_OF_OWN.get((family_of(m), major_of(m) or 0)) == number
@@ -193,7 +193,7 @@ def python_headers(m: Machine) -> Remedies:
 
 
 def older_compiler(m: Machine, limit: OptInt) -> Remedies:
-    """The newest g++ that nvcc accepts, beside the present one."""
+    """The newest g++ that nvcc accepts, next to the current one."""
     if limit is None:
         return c_compiler(m)
     major, packages = limit, packages_of(m)
@@ -254,7 +254,7 @@ def newer_libstdcxx(m: Machine, path: str) -> Remedies:
         "newer-libstdcxx",
         "Use a newer libstdc++",
         "Move to a newer release of this distribution or to a newer container image, or make a "
-        "conda environment, which brings its own libstdc++.",
+        "conda environment, which includes its own libstdc++.",
         note="Copying libstdc++.so.6 over the system's breaks other programs.",
     )
 

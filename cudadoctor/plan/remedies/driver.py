@@ -36,7 +36,9 @@ _SECURE_BOOT = (
     "Secure Boot is on: if the installation asks for a password, choose one and enter it again at "
     "Enroll MOK in the blue screen during the restart."
 )
-_RUN_FILE = "No package owns the present driver: it came from a .run file and has to go first."
+_RUN_FILE = (
+    "No package owns the current driver: it came from a .run file and must be removed first."
+)
 _CLOUD = (
     "On a cloud machine, use the provider's own driver package or image instead if there is one."
 )
@@ -699,7 +701,7 @@ def libcuda_away(m: Machine, path: str) -> Remedies:
     asks = {"apt-get": ("dpkg", "-S"), "pacman": ("pacman", "-Qo")}.get(tool, ("rpm", "-qf"))
     title = "Find out what installed the other libcuda"
     text = (
-        "Remove the package or the line of /etc/ld.so.conf.d that brings it, then run `ldconfig` "
+        "Remove the package or the line of /etc/ld.so.conf.d that adds it, then run `ldconfig` "
         "as root. Do not delete the file by hand."
     )
     if not path.startswith("/") or m.redacted:
@@ -712,7 +714,7 @@ def libcuda_away(m: Machine, path: str) -> Remedies:
     else:
         text = (
             "If a package owns the file, remove that package. If none does, it is a leftover copy: "
-            "move it and the other libcuda files beside it to another folder, then run `ldconfig` "
+            "move it and the other libcuda files next to it to another folder, then run `ldconfig` "
             "as root."
         )
     return (step(title=title, risk=Risk.PROCESS, commands=tuple(commands), manual=text),)
@@ -933,7 +935,7 @@ def _root(
 
 
 _LIMITS = (
-    "It works on data-center GPUs only, and for computing, not graphics. Remove it after an update "
+    "It works on data center GPUs only, and for computing, not graphics. Remove it after an update "
     "of the driver to branch {branch} or newer."
 )
 _IMAGES = ("ubuntu24.04", "ubuntu22.04", "rockylinux9", "ubuntu20.04")

@@ -179,7 +179,7 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
         cuda=found.cuda,
     )
     jetpack, python = found.jetpack, found.python
-    note = f"These wheels are for Python {python}, which JetPack {jetpack} brings."
+    note = f"These wheels are for Python {python}, which JetPack {jetpack} includes."
     title = f"Install the build of torch for JetPack {jetpack}"
     if python_of(m) in (None, python) and platform_blocker(m) is None:
         return (step(title=title, packages=change, note=note),)

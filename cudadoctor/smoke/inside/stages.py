@@ -76,7 +76,7 @@ class Place:
         claimed = torch.device("cuda:0") if self.fault == "elsewhere" else self.device
         for tensor in tensors:
             if tensor.device != claimed:
-                raise Wrong("the result lies on %s, not on %s" % (tensor.device, claimed))
+                raise Wrong("the result is on %s, not on %s" % (tensor.device, claimed))
 
     def settle(self) -> None:
         """Wait for the GPU, so that a fault shows in the stage that made it."""
