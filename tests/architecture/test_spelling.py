@@ -48,7 +48,7 @@ def _files() -> Iterator[Path]:
 
 def texts() -> Iterator[tuple[str, str]]:
     """All that a user reads, with the place of each."""
-    yield from (("a sentence", text) for text in language("es")._table)
+    yield from (("a sentence", text) for text in language("es", "explain")._table)
     yield from ((rule.name, f"{rule.title}. {rule.why} {rule.page}") for rule in explained_rules())
     yield from PAGES.items()
     for file in _files():
