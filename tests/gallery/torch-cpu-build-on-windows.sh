@@ -13,7 +13,7 @@ trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 
 # 1. Install the cu130 build of torch 2.14.1 (changes this environment)
 #    You keep torch 2.14.1: its cu130 build fits this machine.
-#    A plain `pip install torch` brings the CPU build on this platform.
+#    A plain `pip install torch` installs the CPU build on this platform.
 'C:\Users\ada\venv\Scripts\python.exe' -m pip uninstall -y torch torchvision
 'C:\Users\ada\venv\Scripts\python.exe' -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu130
 
