@@ -11,13 +11,17 @@ from pathlib import Path
 
 import click
 import pytest
+from packaging.version import Version
 from scenario_reader import read_scenario, scenario_paths
 
 import cudadoctor
 from cudadoctor import knowledge
+from cudadoctor.bench.command import FALSIFIED
+from cudadoctor.bench.script.starved import CAUSES
+from cudadoctor.bench.techniques import TECHNIQUES, Ground, why_not
 from cudadoctor.cli import group, options, output
 from cudadoctor.knowledge.symptoms import symptoms
-from cudadoctor.locale.language import Language, language
+from cudadoctor.locale.language import _BOUNDARY, Language, language
 from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Severity
 from cudadoctor.model.machine import Stage
@@ -25,6 +29,7 @@ from cudadoctor.render import evidence, pages, summary
 from cudadoctor.rules import registry as rules
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.rules.registry import RULES, explained_rules
+from cudadoctor.solver.builds import best_build
 
 PACKAGE = Path(cudadoctor.__file__).parent
 SAYS = {
@@ -231,6 +236,60 @@ def test_a_page_quotes_the_same_commands_and_messages(name: str) -> None:
             for shown in (text, _table(name, "explain")[text])
         )
         assert quoted == translated, text
+
+
+def _reasons() -> set[str]:
+    """The sentences for and against builds of torch, on the machines of the scenarios."""
+    kb, found = knowledge.load(), set[str]()
+    for path in scenario_paths():
+        machine = read_scenario(path).machine
+        for keep in (None, "2.4.1", ">=2.9", "2.7+cu128"):
+            choice = best_build(machine, kb, keep=keep)
+            texts = [*choice.why, *(other.reason for other in choice.why_not)]
+            texts += [other.text for other in choice.alternatives]
+            found |= set(texts)
+    return found
+
+
+def _english(texts: set[str], say: Language) -> list[str]:
+    """The sentences of these texts that the language leaves as they are."""
+    left = [{*_BOUNDARY.split(text)} & {*_BOUNDARY.split(say.spoken(text))} for text in texts]
+    return sorted(set[str]().union(*left) - {""})
+
+
+@pytest.mark.parametrize("name", ["es"])
+def test_the_reasons_for_a_build_are_translated(name: str) -> None:
+    missing = _english(_reasons(), language(name))
+    assert not missing, "without a translation:\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("name", ["es"])
+def test_what_the_bench_says_is_translated(name: str) -> None:
+    said = {text for cause in CAUSES.values() for text in (cause.name, cause.why)}
+    said |= {setting.text for cause in CAUSES.values() for setting in cause.settings}
+    said |= {f"{setting} is set: {why}" for setting, why in FALSIFIED.items()}
+    grounds = [
+        Ground(
+            gpu=gpu,
+            capability=Version(capability),
+            torch=Version(torch),
+            compiler=compiler,
+            triton=triton,
+            cores=cores,
+        )
+        for gpu, capability in ((True, "6.1"), (True, "9.0"), (False, "0"))
+        for torch in ("1.13", "2.14")
+        for compiler, cores in ((False, 1), (True, 8))
+        for triton in (False, True)
+    ]
+    said |= {
+        why_not(technique, ground, workload)
+        for technique in TECHNIQUES
+        for ground in grounds
+        for workload in ("cnn", "decoder", "mlp")
+    }
+    missing = _english(said, language(name))
+    assert not missing, "without a translation:\n" + "\n".join(missing)
 
 
 @pytest.mark.parametrize("name", ["es"])
