@@ -371,7 +371,7 @@ def unwritable(place: Place, site_packages: OptStr) -> OptStr:
     for folder in (place.prefix, *(root.path for root in place.roots), site):
         if not os.access(nearest_folder(folder), os.W_OK | os.X_OK):
             return say(
-                "you may not write to {folder}: run this as its owner, or make your own environment"
+                "you cannot write to {folder}: run this as its owner, or make your own environment"
                 " with cudadoctor setup DIR",
                 folder=folder,
             )

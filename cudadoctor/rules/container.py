@@ -211,7 +211,7 @@ def container_gpu_lost(m: Machine) -> Answer:
     return Found(
         evidence=(code_path(m), "driver.nodes" if refused else "container.kind"),
         sure=refused,
-        title="The container may not open the GPU's device nodes" if box else None,
+        title="The container is not allowed to open the GPU's device nodes" if box else None,
         why="Its configuration has no line that allows them, so opening one fails with EPERM."
         if box
         else None

@@ -317,5 +317,5 @@ def _name_a_living(m: Machine, living: list[str]) -> Remedies:
         return grant_gpu(m)
     values = {"CUDA_VISIBLE_DEVICES": living[0]}
     (named,) = set_variables("mig-uuid", "Use a MIG instance that exists", values)
-    others = f"A process uses one instance. The others here: {', '.join(living[1:])}."
+    others = f"A process can use one instance. The others here: {', '.join(living[1:])}."
     return (replace(named, note=others) if living[1:] else named,)

@@ -18,7 +18,7 @@ from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, re
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
 
-_NOTHING_LOST = "Nothing else that is known is given up."
+_NOTHING_LOST = "As far as known, you give up nothing else."
 _ALWAYS = ("torchvision", "torchaudio")
 _WHERE_INSTALLED = ("torchtext", "xformers", "flash-attn", "triton-windows", "vllm")
 

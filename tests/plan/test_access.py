@@ -116,3 +116,16 @@ def test_nodes_of_root_alone_need_an_option_of_the_module() -> None:
     assert not found.commands and "getent group video" in (found.manual or "")
     (found,) = remedies.device_groups(refused("video"))
     assert not found.edits and not found.reboot
+
+
+@pytest.mark.parametrize(
+    ("kernel", "command"),
+    [("6.8.0-31-generic", ("update-grub",)), ("5.14.0-427.13.1.el9_4.x86_64", ("grubby",))],
+)
+def test_the_host_of_a_container_gets_the_kernel_line_of_its_own_distribution(
+    kernel: str, command: tuple[str, ...]
+) -> None:
+    m = machine(container={"kind": "docker"}, platform={"kernel": kernel, "virtual": None})
+    step = remedies.without_p2p(m, None)[-1]
+    assert step.where == "host"
+    assert step.commands[0][: len(command)] == command

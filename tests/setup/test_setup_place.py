@@ -124,7 +124,7 @@ def test_root_makes_nothing_in_the_folder_of_somebody_else() -> None:
 
 def test_a_parent_that_may_not_be_written_to_is_refused() -> None:
     place = Place(path="/mnt/ro/env", real="/mnt/ro/env", parent="/mnt/ro", parent_writable=False)
-    assert "you may not write to /mnt/ro" in str(refusal(place))
+    assert "you cannot write to /mnt/ro" in str(refusal(place))
 
 
 def test_a_path_that_is_too_long_is_a_sentence(tmp_path: Path) -> None:

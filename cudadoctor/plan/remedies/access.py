@@ -293,7 +293,7 @@ def raise_nofile(m: Machine) -> Remedies:
     lines = f"{user} soft nofile 65536\n{user} hard nofile 1048576"
     lasting = Remedy(
         id="limits-file",
-        title="Raise the limit for good",
+        title="Raise the limit permanently",
         needs_root=True,
         edits=(Edit(file="/etc/security/limits.d/90-nofile.conf", what=lines, mode="write"),),
         note="Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.",
@@ -428,28 +428,28 @@ def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
     if m.platform.virtual or (evidence or "").endswith(".acs"):
         text = (
             "Turn ACS off in the firmware settings, if no virtual machine on this host gets a "
-            "device. It is on where `lspci -vvv` shows ACSCtl: SrcValid+."
+            "device. It is on if `lspci -vvv` shows ACSCtl: SrcValid+."
         )
         where = "host" if m.platform.virtual and where == "here" else where
-        return (quick, *by_hand("p2p-way", "For good: turn ACS off", text, where))
+        return (quick, *by_hand("p2p-way", "Turn ACS off permanently", text, where))
     family: str = family_of(m)
     if where == "host":
-        family = {"apt": "debian", "dnf": "rhel"}.get(_manager_of_host(m), "")
+        family = {"apt-get": "debian", "dnf": "rhel"}.get(_manager_of_host(m), "")
     edits, commands = _KERNEL_LINE.get(family, ((), ())) if where != "admin" else ((), ())
     by_nix = _REBUILD_BOOT if edits and not commands else _BY_GRUB
     return (
         quick,
         Remedy(
             id="p2p-way",
-            title="For good: put the IOMMU into passthrough mode",
+            title="Put the IOMMU into passthrough mode permanently",
             where=where,
             needs_root=True,
             reboot=True,
             edits=edits,
             commands=commands,
             manual=None if commands else by_nix,
-            note="If it does not help, ACS is left: turn it off in the firmware settings. Virtual "
-            "machines that are given devices need both as they are.",
+            note="If it does not help, turn off ACS in the firmware settings. Do neither if a "
+            "virtual machine on this host gets a device.",
         ),
     )
 

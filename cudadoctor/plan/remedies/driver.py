@@ -748,8 +748,8 @@ def install_firmware(m: Machine) -> Remedies:
         text = _FIRMWARE["rhel"]
     if not text or version is None:
         text = (
-            "Reinstall the package that holds the files of /lib/firmware/nvidia, in the version "
-            "of the loaded module, then rebuild the boot image (initramfs)."
+            "Reinstall the package that contains /lib/firmware/nvidia, in the same version as the "
+            "loaded module, then rebuild the boot image (initramfs)."
         )
         return (step(needs_root=True, reboot=True, manual=text),)
     words = {"branch": f"{version.branch}{server}", "version": version}
@@ -813,8 +813,8 @@ def install_libcuda(m: Machine) -> Remedies:
         return (step(needs_root=True, reboot=True, commands=commands, tool="pacman", note=note),)
     if pair is None or ("{version}" in pair[1] and version is None):
         text = (
-            "Install the package of this distribution that holds libcuda.so.1, in the version of "
-            f"the loaded module ({version or 'shown in /proc/driver/nvidia/version'})."
+            "Install this distribution's package with libcuda.so.1, in the same version as the "
+            f"loaded module ({version or 'shown in /proc/driver/nvidia/version'})."
         )
         return (step(needs_root=True, manual=text),)
     tool, packages = pair

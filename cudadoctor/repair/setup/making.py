@@ -121,9 +121,9 @@ def _by_rights(place: Place) -> Iterator[str]:
         template = "you are root, but {path} belongs to user {owner}: run this as that user"
         yield say(template, path=name if there else place.parent, owner=owner)
     if there and not place.writable:
-        yield say("you may not write to {path}: choose another folder", path=name)
+        yield say("you cannot write to {path}: choose another folder", path=name)
     if not there and not place.parent_writable:
-        yield say("you may not write to {path}: choose another folder", path=place.parent)
+        yield say("you cannot write to {path}: choose another folder", path=place.parent)
 
 
 def looked_at(folder: str) -> Place:
