@@ -19,7 +19,7 @@ set -e CUDA_VISIBLE_DEVICES
 # 2. Raise the limit in this shell (this shell only)
 #    Start your program in the same shell. In a batch job, put the line in the script.
 #      ulimit -n 65536
-# Or: Raise the limit for good (needs root)
+# Or: Raise the limit permanently (needs root)
 #    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
 #      printf '%s\n' 'ada soft nofile 65536' 'ada hard nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf >/dev/null
 

@@ -20,7 +20,7 @@ Remove-Item Env:CUDA_VISIBLE_DEVICES -ErrorAction SilentlyContinue
 # 2. Raise the limit in this shell (this shell only)
 #    Start your program in the same shell. In a batch job, put the line in the script.
 #      & 'ulimit' '-n' '65536'
-# Or: Raise the limit for good (needs root)
+# Or: Raise the limit permanently (needs root)
 #    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
 #      Set-Content -LiteralPath '/etc/security/limits.d/90-nofile.conf' -Value 'ada soft nofile 65536', 'ada hard nofile 1048576'
 
