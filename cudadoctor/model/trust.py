@@ -246,7 +246,7 @@ _REQUIREMENT = (
 )
 _HOSTS = frozenset(
     {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "pypi.org"}
-    | {"developer.download.nvidia.com", "nvidia.github.io"}
+    | {"developer.download.nvidia.com", "nvidia.github.io", "aur.archlinux.org"}
 )
 _HOST = r"(?i)[a-z0-9](?:[a-z0-9-]{0,62}\.){0,8}[a-z0-9-]{0,62}"
 _ADDRESS = r"https://(?P<host>[a-z.-]+)(?:/[A-Za-z0-9._+-]+)*/?"
@@ -271,7 +271,7 @@ _SYSTEM = (
     rf"(?::(?:amd64|arm64|i386))?(?:=\d{{3}}(?:\.\d{{1,3}}){{1,2}}(?:-\*)?)?"
     rf"|(?:linux|proxmox|kernel(?:\d\.\d{{1,2}})?)(?:-(?:uek|64k))?"
     rf"-(?:headers|devel|modules-extra)(?:-{_KERNEL})?"
-    rf"|linux-modules-nvidia-\d{{3}}(?:-server)?(?:-open)?-{_KERNEL}"
+    rf"|linux-modules-nvidia-\d{{3}}(?:-server)?(?:-open)?-(?:{_KERNEL}|aws|azure|gcp|oracle)"
 )
 _SOURCE = (
     r"https://developer\.download\.nvidia\.com/compute/cuda/repos/(?P<of>[a-z]{4,6}\d{1,4})"
@@ -300,7 +300,7 @@ _PROGRAMS = frozenset(
     nvidia-cuda-mps-control fuser ps grep grubby update-grub setsebool
     nvidia-bug-report.sh
     find sed yum chwd prime-select subscription-manager nvidia-uninstall grub-mkconfig
-    grub2-mkconfig
+    grub2-mkconfig git makepkg system76-power supergfxctl
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
@@ -333,7 +333,7 @@ _OF_DRIVERS = frozenset(
     nvidia_drm nvidia_modeset nvidia_peermem nvidia_fs -e -name -exec {} + --update --silent
     --enable --rebuild dup --add-repo --set-enabled --allowerasing --allow-downgrades
     --auto-agree-with-licenses stop on-demand reinstall distro-sync dist-upgrade config-manager
-    repos crb
+    repos crb clone -siD graphics hybrid --mode Hybrid --oldpackage nvlsm ib_umad
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
     /var/cache/apt/archives/cuda-keyring.deb
     python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list

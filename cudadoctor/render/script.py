@@ -21,6 +21,7 @@ from cudadoctor.render.shells import (
     command_line,
     comment,
     edits_by_hand,
+    elevated,
     elevation,
     has_lines,
     kept_by_conda,
@@ -166,7 +167,7 @@ class _Script:
         for edit in written_edits(step):
             yield " ".join(words.file(edit, root))
         for argv in step.commands:
-            yield root + words.shown(argv)
+            yield elevated(argv, root) + words.shown(argv)
         if step.reboot and has_lines(step) and not any("reboot" in argv for argv in step.commands):
             yield root + words.restart
 

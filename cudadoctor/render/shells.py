@@ -391,6 +391,15 @@ def elevation(step: Step, machine: Machine, shell: Shell) -> str:
     return shell.elevate if step.needs_root and not is_root else ""
 
 
+_AS_USER = ("git", "makepkg")
+"""Programs that refuse to run as root, or whose files would then belong to root."""
+
+
+def elevated(argv: Command, root: str) -> str:
+    """What goes before this one command of a step for root."""
+    return "" if argv[0] in _AS_USER else root
+
+
 def command_lines(
     commands: tuple[Command, ...], machine: Machine, root: str = "", room: OptInt = None
 ) -> list[str]:
@@ -411,7 +420,7 @@ def command_lines(
     lines = [*_shell_of(machine).choice_of_python()] if needed else []
     for argv in commands:
         first, *others = _arguments(argv, machine)
-        words = [f"{root}{first}", *others]
+        words = [f"{elevated(argv, root)}{first}", *others]
         lines += _shell_of(machine).folded(words, room)
     return lines
 

@@ -411,10 +411,17 @@ def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     return False, say("driver not loaded" if loaded else "driver not known")
 
 
+_FENCED = (4, 17, 999)
+"""NVML's codes for a GPU that belongs to another job or container."""
+
+
 def _gpu_mark(machine: Machine, say: Language, *, sick: bool) -> tuple[bool, str]:
     """sick: a GPU is at fault; else those that do not answer belong to somebody else's job."""
+    lent = bool(machine.container.kind or machine.container.scheduler)
     gpus = machine.gpus and tuple(
-        gpu for gpu in machine.gpus if sick or not (gpu.code or gpu.failed)
+        gpu
+        for gpu in machine.gpus
+        if not (gpu.code or gpu.failed) or (sick and not (lent and gpu.code in _FENCED))
     )
     if gpus:
         # Their states stand in the evidence, but that one is gone belongs here.

@@ -18,7 +18,14 @@ from cudadoctor.model.findings import (
     Remedy,
     Severity,
 )
-from cudadoctor.model.machine import Machine, OptInt, Strings, StrPair, lookup
+from cudadoctor.model.machine import (
+    Machine,
+    OptDriverVersion,
+    OptInt,
+    Strings,
+    StrPair,
+    lookup,
+)
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import cuda_from_int
 from cudadoctor.plan.remedies import (
@@ -35,6 +42,7 @@ from cudadoctor.plan.remedies import (
     reload_driver,
     upgrade_driver,
 )
+from cudadoctor.plan.remedies.process import family_of
 from cudadoctor.rules.evidence.signs import (
     GIVEN_AWAY,
     MISMATCH,
@@ -68,16 +76,16 @@ if TYPE_CHECKING:
 _REASONS: dict[Reason, StrPair] = {
     "nouveau": (
         "nouveau is using the GPU, so the NVIDIA driver cannot load",
-        "A GPU has one driver at a time. CUDA needs NVIDIA's, which is installed.",
+        "Only one driver can use a GPU at a time. CUDA needs NVIDIA's, which is already installed.",
     ),
     "secure-boot": (
-        "Secure Boot blocks the NVIDIA driver (key was rejected by service)",
+        "Secure Boot blocks the NVIDIA driver",
         "The key that signs the driver's module is not enrolled in this machine's firmware.",
     ),
     "not-built": (
         "The NVIDIA driver has no module for the running kernel {kernel}",
-        "The driver's kernel module is built for each kernel. On disk there is one for other "
-        "kernels only.",
+        "The driver's kernel module is built for each kernel. The only one on disk is for another "
+        "kernel.",
     ),
     "blacklisted": (
         "The nvidia module is blacklisted, so the driver does not load",
@@ -151,21 +159,22 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     if not bare(m) or module_spoke(m) or m.driver.loaded or (m.pci is not None and not devices):
         return None
     wait_for_answer(m)
-    if not (refused or need(m.driver.installed, "driver.installed")):
+    given = bool(devices) and all(device.bound in GIVEN_AWAY for device in devices)
+    if not (refused or given or need(m.driver.installed, "driver.installed")):
         return None
     need(False if refused else m.driver.loaded, "driver.loaded")
-    if devices and all(device.bound in GIVEN_AWAY for device in devices):
+    if given:
+        models = kb.gpus_by_pci(devices[0].device_id)
         return Found(
-            title="The GPU is reserved for a virtual machine (vfio-pci)",
-            why="Only the virtual machine that gets the GPU can use it while vfio-pci holds it.",
+            title="The {gpu} is reserved for a virtual machine ({bound})",
+            why="Only the virtual machine that gets the GPU can use it while {bound} holds it.",
             evidence=("pci",),
+            values={
+                "gpu": models[0].name.removeprefix("NVIDIA ") if models else "GPU",
+                "bound": devices[0].bound,
+            },
             severity=graver_with_cuda(m),
-            remedies=by_hand(
-                "release-gpu",
-                "Take the GPU back from the virtual machine",
-                "To use the GPU here, detach it from the virtual machine and remove its ids from "
-                "the options of vfio-pci (in /etc/modprobe.d or on the kernel's command line).",
-            ),
+            remedies=_in_the_guest(),
         )
     reason, evidence = _what_keeps_it_out(m)
     title, why = _REASONS[reason]
@@ -180,6 +189,20 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
         sure=proven,
         remedies=install_driver(m, kb) if replaced else load_driver(m, reason),
+    )
+
+
+def _in_the_guest() -> Remedies:
+    return by_hand(
+        "use-guest",
+        "Run PyTorch in the virtual machine that has the GPU",
+        "Install the NVIDIA driver and PyTorch in that virtual machine. The host needs neither.",
+    ) + by_hand(
+        "release-gpu",
+        "Take the GPU back from the virtual machine",
+        "Detach it from the virtual machine, and remove its ids and any nvidia blacklist from "
+        "/etc/modprobe.d or from the kernel's command line. Then install the driver here.",
+        note="After that the virtual machine has no GPU.",
     )
 
 
@@ -224,7 +247,7 @@ def host_driver_not_loaded(m: Machine) -> Answer:
 
 @rule(
     "driver-library-mismatch",
-    title="Driver/library version mismatch: module {kernel}, libraries {library}",
+    title="Driver/library version mismatch (module {kernel}, libraries {library})",
 )
 def driver_library_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """The driver was updated, but the machine has not been restarted since.
@@ -292,7 +315,9 @@ def _one_version_again(m: Machine) -> Remedies:
             "container",
         )
         return reboot(m) + way if m.look == "report" else way
-    return reboot(m) + reload_driver(m)
+    here = [file for file in m.driver.module_files or () if file.kernel == m.platform.kernel]
+    fits = m.driver.library is not None and m.driver.library in {file.version for file in here}
+    return reboot(m) + (reload_driver(m) if fits else ())
 
 
 @rule(
@@ -317,7 +342,8 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     """
     if cpu_on_purpose(m) or torch_works(m) or _newer_libcuda(m):
         return None
-    if m.driver.version is None or m.platform.jetson:
+    driver = _to_come(m)
+    if driver is None or m.platform.jetson:
         return _by_cuda_level(m, kb)
     cuda = m.torch.cuda
     if cuda is None:
@@ -325,16 +351,30 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     unknown = f"no table knows CUDA {cuda}"
     floor = need(kb.oldest_driver(cuda, driver_system(m)), "torch.cuda", unknown)
     oldest = floor.driver
-    if m.driver.version >= oldest:
+    if driver >= oldest or (_replaced_anyway(m) and upgrade_driver(m, kb, oldest.branch or 0)):
         return None
+    kernel = "driver.kernel" if m.driver.kernel else "driver.reported"
     return Found(
-        evidence=("driver.kernel" if m.driver.kernel else "driver.reported", "torch.cuda"),
-        values={"driver": m.driver.version, "cuda": cuda, "major": cuda.major, "floor": oldest},
+        evidence=(kernel if driver == m.driver.version else "driver.library", "torch.cuda"),
+        values={"driver": driver, "cuda": cuda, "major": cuda.major, "floor": oldest},
         cites=(floor.source,),
         sure=not floor.uncertain,
         yields_to=_past_every_driver(m, kb, oldest.branch),
         remedies=_for_an_old_driver(m, kb, oldest.branch),
     )
+
+
+def _to_come(m: Machine) -> OptDriverVersion:
+    """The driver that runs, or that will once its installed files load: its libraries decide."""
+    waits = bare(m) and (m.driver.loaded is False or driver_code(m) == MISMATCH)
+    given = all(device.bound in GIVEN_AWAY for device in nvidia_pci(m))
+    return (waits and not given and m.driver.library) or m.driver.version
+
+
+def _replaced_anyway(m: Machine) -> bool:
+    """Whether the cure of something else puts another driver in the place of this one."""
+    unbuilt = m.driver.loaded is False and (m.driver.packages, m.driver.dkms) == ((), ())
+    return bare(m) and (unbuilt or (driver_code(m) == MISMATCH and _differ_on_disk(m)))
 
 
 def _past_every_driver(m: Machine, kb: Knowledge, branch: OptInt) -> Strings:
@@ -407,7 +447,7 @@ def each_once(*remedies: Remedy) -> Remedies:
 
 @rule(
     "driver-userspace-missing",
-    title="libcuda.so.1 is missing: only a part of driver {driver} is installed",
+    title="libcuda.so.1 of driver {driver} is missing",
 )
 def driver_userspace_missing(m: Machine) -> Answer:
     """The driver's kernel module is loaded, but its CUDA library is not installed.
@@ -436,8 +476,10 @@ def driver_userspace_missing(m: Machine) -> Answer:
     version, hearsay = m.driver.version, only_smi_answers(m)
     shaky = hearsay and not torch_fails(m)
     title = "libcuda.so.1 is missing, although nvidia-smi shows driver {driver}"
+    nix = family_of(m) == "nixos"
     return Found(
-        title=title if hearsay else None,
+        title=title if hearsay else _ON_NIXOS[0] if nix else None,
+        why=_ON_NIXOS[1] if nix else None,
         evidence=("driver.reported" if hearsay else "driver.loaded", "driver.libcuda.why"),
         values={"driver": version or ""},
         confidence=POSSIBLE if shaky else CERTAIN,
@@ -446,6 +488,10 @@ def driver_userspace_missing(m: Machine) -> Answer:
     )
 
 
+_ON_NIXOS = (
+    "This Python does not find NixOS's libcuda.so.1",
+    "NixOS keeps the driver's libraries in /run/opengl-driver/lib. Python does not look there.",
+)
 _NO_FIRMWARE = re.compile(
     r"firmware load for nvidia/(?P<driver>\d[\d.]{2,15})/(?P<file>gsp_\w{1,20}\.bin) failed"
 )
@@ -453,7 +499,7 @@ _NO_FIRMWARE = re.compile(
 
 @rule(
     "driver-userspace-missing",
-    title="The GPU cannot start: firmware {file} of driver {driver} is missing",
+    title="The GPU's firmware {file} for driver {driver} is missing",
 )
 def gsp_firmware_missing(m: Machine) -> Answer:
     """The driver loads this file into the GPU when it starts, and the kernel did not find it.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.model.findings import (
     ERROR,
     INFO,
+    WARNING,
     Remedies,
 )
 from cudadoctor.model.machine import Machine, ModuleFile, OptDriverVersion, OptInt, OptStr, PciGpu
@@ -30,9 +33,11 @@ from cudadoctor.rules.evidence.signs import (
     log_text,
     on_linux,
     silent_gpus,
+    torch_works,
     wait_for_answer,
     wait_for_table,
 )
+from cudadoctor.solver.demand import serves_all
 
 _LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
 _NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver release")
@@ -144,8 +149,8 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
         return None
     older = wanted is not None and version is not None and version.branch > wanted
     newer = wanted is not None and version is not None and version.branch < wanted
-    last = "Branch {branch} is the last that supports this GPU; newer drivers ignore it."
-    first = "Support for this GPU begins with branch {branch}; older drivers ignore it."
+    last = "Branch {branch} is the last that supports this GPU."
+    first = "Support for this GPU begins with branch {branch}."
     shown = "driver.kernel" if m.driver.kernel else "driver.module_files"
     return Found(
         evidence=("pci", shown) if silent and version else ("driver.log",),
@@ -156,10 +161,38 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
         },
         why=None if wanted is None else last if older or version is None else first,
         sure=logged or older,
-        remedies=upgrade_driver(m, kb, wanted)
-        if wanted is not None and newer
-        else install_driver(m, kb),
+        severity=WARNING if live_gpus(m) and torch_works(m) else ERROR,
+        remedies=_beside_another(
+            m,
+            kb,
+            silent,
+            upgrade_driver(m, kb, wanted)
+            if wanted is not None and newer
+            else install_driver(m, kb),
+        ),
     )
+
+
+def _beside_another(
+    m: Machine, kb: Knowledge, silent: tuple[PciGpu, ...], ways: Remedies
+) -> Remedies:
+    """The same, with what a user of the other GPU has to know first."""
+    live, archs = live_gpus(m), m.torch.archs
+    # The branch's end is told as the reason already.
+    bare = (way.note and _ENDED.sub("", way.note).strip() for way in ways)
+    ways = tuple(replace(way, note=note or None) for way, note in zip(ways, bare, strict=True))
+    if not live or not ways:
+        return ways
+    name = (live[0].name or "other GPU").removeprefix("NVIDIA ")
+    said = f"PyTorch runs on the {name} as it is: change the driver only if you need both."
+    missed = {model.capability for device in silent for model in kb.gpus_by_pci(device.device_id)}
+    if archs and missed and not serves_all(archs, missed, m.torch.version, m.torch.cuda, kb):
+        said += f" torch {m.torch.text or m.torch.version} has no code for the other one: it then "
+        said += "needs a build that serves both."
+    return tuple(replace(way, note=said) for way in ways)
+
+
+_ENDED = re.compile(r"Branch \d+ is the last one that supports this GPU\.")
 
 
 def _branch_for(
@@ -182,7 +215,7 @@ def _branch_for(
     title="The {gpu} needs the open kernel modules, not the proprietary ones",
 )
 def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
-    """The driver release is right, but each GPU generation works with certain modules only.
+    """Each GPU generation is supported by certain kernel modules only; the release itself is right.
 
     Blackwell (RTX 50 series) and newer, and Grace Hopper, need the open kernel modules. GPUs before
     Turing (GTX 10 series and older) need the proprietary ones. `nvidia-smi` says "No devices were
@@ -213,6 +246,7 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
         if needed == "open"
         else "The {gpu} needs the proprietary kernel modules, not the open ones",
         sure=silent,
+        severity=WARNING if live_gpus(m) and torch_works(m) else ERROR,
         remedies=open_modules(m, kb) if needed == "open" else proprietary_modules(m, kb),
     )
 
@@ -246,7 +280,7 @@ def _name(devices: Iterable[PciGpu], kb: Knowledge) -> str:
     title="The BIOS assigned no address space (BAR) to the {gpu}",
 )
 def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
-    """A GPU needs gigabytes of PCI address space. Without it, the driver cannot start the GPU.
+    """Without a PCI address range of several gigabytes, the driver cannot start the GPU.
 
     `nvidia-smi` says "No devices were found". `sudo dmesg | grep NVRM` prints "This PCI I/O region
     assigned to your NVIDIA device is invalid" or "BAR1 is 0M".

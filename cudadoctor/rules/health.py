@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     ERROR,
     LIKELY,
@@ -13,7 +14,14 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings, Xid, is_start
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, replace_gpus, reset_gpus, restart
+from cudadoctor.plan.remedies import (
+    by_hand,
+    replace_gpus,
+    reset_gpus,
+    reset_or_restart,
+    restart,
+    upgrade_driver,
+)
 from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     LOST,
@@ -147,7 +155,7 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
     if notebook_of(m):
         return restart(m)
     if waiting and waiting == gone:
-        return reset_gpus(m, *waiting) + restart(m)
+        return reset_or_restart(m, *waiting)
     if m.platform.virtual and on_linux(m):
         return (reset_gpus(m, *waiting) if waiting else ()) + restart(m, _RENTED)
     check = by_hand("gpu-hardware", *_DROPS_OUT, keeper_of(m))
@@ -168,7 +176,7 @@ _RENTED = (
 
 @rule(
     "gpu-ecc",
-    title="Uncorrectable memory errors on GPU {which} ({count} since the driver loaded)",
+    title="GPU {which} has uncorrectable memory errors ({count} since the driver loaded)",
     essential=False,
 )
 def gpu_ecc(m: Machine) -> Answer:
@@ -199,7 +207,7 @@ def gpu_ecc(m: Machine) -> Answer:
                 severity=ERROR if message or grave else WARNING,
                 remedies=replace_gpus(m, *bad)
                 if state == "remap_failed"
-                else reset_gpus(m, *bad) + restart(m),
+                else reset_or_restart(m, *bad),
             )
     logged = _logged(m)
     if not logged and message is None:
@@ -216,7 +224,7 @@ def gpu_ecc(m: Machine) -> Answer:
         else "A program stopped with an uncorrectable memory error (ECC) of the GPU",
         severity=ERROR if message or any(x.code in _ECC_FATAL for x in logged) else WARNING,
         sure=message,
-        remedies=(reset_gpus(m, *hurt) if hurt else ()) + restart(m),
+        remedies=reset_or_restart(m, *hurt),
     )
 
 
@@ -227,7 +235,7 @@ _MEMORY: dict[str, tuple[str, OptStr, bool]] = {
         True,
     ),
     "ecc_uncorrected": (
-        "Uncorrectable memory errors on GPU {which} ({count} since the driver loaded)",
+        "GPU {which} has uncorrectable memory errors ({count} since the driver loaded)",
         None,
         True,
     ),
@@ -251,10 +259,10 @@ def _called(xid: Xid, m: Machine) -> str:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="The NVIDIA driver hangs: {call} does not return",
+    title="The NVIDIA driver hangs ({call} does not return)",
     essential=False,
 )
-def driver_hangs(m: Machine) -> Answer:
+def driver_hangs(m: Machine, kb: Knowledge) -> Answer:
     """cudadoctor gave up after a minute; a healthy driver answers within seconds.
 
     `nvidia-smi` and every CUDA program hang too. Usual reasons are a GPU whose firmware (GSP)
@@ -289,10 +297,10 @@ def driver_hangs(m: Machine) -> Answer:
     return Found(
         evidence=(where, "driver.stuck", "driver.xids") if proof else (where,),
         values=values,
-        title="GPU {gpu} hangs: {call} does not return" if "gpu" in values else None,
+        title="GPU {gpu} hangs ({call} does not return)" if "gpu" in values else None,
         why=_AFTER_THE_START if later else None,
         confidence=LIKELY if sure else POSSIBLE,
-        remedies=restart(m, _HUNG),
+        remedies=restart(m, _HUNG_RENTED if m.platform.virtual else _HUNG) + _past_gsp(m, kb),
     )
 
 
@@ -300,6 +308,20 @@ def _of_the_device(m: Machine) -> list[Xid]:
     return [xid for xid in m.driver.xids or () if xid.code in _DEVICE]
 
 
+_GSP = frozenset({119, 120})
+_SINCE_GSP_HOLDS = 570
+
+
+def _past_gsp(m: Machine, kb: Knowledge) -> Remedies:
+    """A newer branch, where the firmware (GSP) of an old one stopped answering."""
+    version = m.driver.version
+    if version is None or version.branch >= _SINCE_GSP_HOLDS:
+        return ()
+    timed_out = any(xid.code in _GSP for xid in m.driver.xids or ())
+    return upgrade_driver(m, kb, _SINCE_GSP_HOLDS) if timed_out else ()
+
+
+_HUNG_RENTED = "If the restart hangs as well, stop and start this virtual machine at its provider."
 _HUNG = "If the restart hangs as well, use the power button or the management controller (BMC)."
 _AFTER_THE_START = (
     "The driver started, but this call did not return within ten seconds. A healthy GPU answers at "
@@ -340,9 +362,7 @@ def xid_of_the_device(m: Machine) -> Answer:
         values={"which": _called(newest, m), "code": code, "meaning": meaning},
         sure=False,
         yields_to=_with_the_lost(newest, m),
-        remedies=_plug_in(m, _CABLES)
-        if cables
-        else (reset_gpus(m, *hurt) if hurt else ()) + restart(m),
+        remedies=_plug_in(m, _CABLES) if cables else reset_or_restart(m, *hurt),
     )
 
 

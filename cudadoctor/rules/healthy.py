@@ -12,7 +12,7 @@ from errno import EPERM
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.catalogue import CATALOGUE
-from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
+from cudadoctor.model.findings import LIKELY, POSSIBLE, WARNING, Remedies
 from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, gap_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
@@ -495,6 +495,10 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
         evidence=tuple(failure.fact for failure in failures[:2]),
         values={"what": failures[0].what},
         confidence=sure,
+        # Beside a GPU that torch trains on, another that stays silent is no more than a warning.
+        severity=WARNING
+        if torch_works(m) and {failure.fact for failure in failures} == {"pci"}
+        else None,
         title=title,
         why=why,
         remedies=remedies,

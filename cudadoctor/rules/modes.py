@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
@@ -29,7 +28,7 @@ from cudadoctor.plan.remedies import (
     set_variables,
 )
 from cudadoctor.plan.remedies import fabric_manager as fabric_commands
-from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of
+from cudadoctor.plan.remedies.process import has_nvlink_5, indexes_of, keeper_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,
@@ -43,7 +42,6 @@ from cudadoctor.rules.evidence.signs import (
 )
 
 _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailable")
-_FIRST_WITH_NVLINK_5 = Version("10.0")
 
 
 @rule(
@@ -77,9 +75,12 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.fabric"),
         values={"version": fabric.version, "driver": driver} if state == "differs" else {},
-        title=_FABRIC.get(state or ""),
-        why="Both versions must be equal to the last digit, or CUDA never becomes ready."
+        # What a container does not show may be on its host.
+        title=None if state == "absent" and m.container.kind else _FABRIC.get(state or ""),
+        why="The two versions must match exactly, or CUDA stays uninitialized."
         if state == "differs"
+        else "With NVLink 5 it needs the daemon nvlsm, over the kernel module ib_umad."
+        if state == "failed" and has_nvlink_5(m)
         else None,
         confidence=CERTAIN if sure else LIKELY if joined else POSSIBLE,
         remedies=start_fabric(m),
@@ -104,15 +105,18 @@ def start_fabric(m: Machine) -> Remedies:
     text, title = None, _START
     if not commands:
         commands = (("systemctl", "enable", "--now", "nvidia-fabricmanager"),)
-        text = f"nvidia-fabricmanager must be installed in exactly the driver's version, {driver}."
-        text = text if driver else "nvidia-fabricmanager must have exactly the driver's version."
+        text = f"First install nvidia-fabricmanager {driver}, exactly the driver's version."
+        text = text if driver else "First install nvidia-fabricmanager in the driver's version."
     elif len(commands) > 1:
         title = f"Install and start fabric manager {driver}"
+        if m.driver.fabric.version == m.driver.version:
+            title = "Install nvlsm, which NVLink 5 needs, and start the fabric manager"
     elif state == "active":
         title = "Restart the fabric manager"
     notes = ["Stop CUDA programs first and start them again afterwards."]
-    if any(gpu.capability and gpu.capability >= _FIRST_WITH_NVLINK_5 for gpu in m.gpus or ()):
-        notes.append("GPUs with NVLink 5 also need the package nvlsm and the module ib_umad.")
+    if text and (state is None or m.container.kind):
+        notes.insert(0, text)
+        text = None
     if state == "failed":
         notes.append("If it fails again, `journalctl -u nvidia-fabricmanager` says why.")
     step = Remedy(id="fabric-manager", title=title, where=keeper_of(m), needs_root=True)

@@ -76,6 +76,11 @@ def test_a_worn_out_gpu_is_left_out_until_it_is_replaced() -> None:
 
 def test_a_job_can_move_to_another_node() -> None:
     job = machine_like("h100x8-linux", {"container": {"scheduler": "slurm"}})
-    first, second = remedies.restart(job)
-    assert first.where == "admin"
-    assert "SLURMD_NODENAME" in (second.manual or "")
+    own, restart = remedies.restart(job)
+    assert restart.where == "admin"
+    assert "sbatch --exclude=" in (own.manual or "")
+    boxed = machine_like("h100x8-linux", {"container": {"scheduler": "slurm", "kind": "apptainer"}})
+    assert "$SLURMD_NODENAME" in (remedies.restart(boxed)[0].manual or "")
+    slurm: dict[str, Any] = {"container": {"scheduler": "slurm"}}
+    named = machine_like("h100x8-linux", slurm | {"env": {"SLURMD_NODENAME": "node7"}})
+    assert "--exclude=node7" in (remedies.restart(named)[0].manual or "")

@@ -225,7 +225,7 @@ KINDS: tuple[str, ...] = tuple(registry.BY_KIND)
 HOSTS = {
     *("download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "nvidia.github.io"),
     *("developer.download.nvidia.com", "download.nvidia.com", "mirrors.rpmfusion.org"),
-    "dl.fedoraproject.org",
+    *("dl.fedoraproject.org", "aur.archlinux.org"),
 }
 PROGRAMS = {
     *("$PYTHON", "python", "python3", "pip", "uv", "conda", "mamba", "micromamba", "pixi"),
@@ -241,7 +241,7 @@ PROGRAMS = {
     *("grep", "setsebool"),
     "update-grub",
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
-    *("grub-mkconfig", "grub2-mkconfig"),
+    *("grub-mkconfig", "grub2-mkconfig", "git", "makepkg", "system76-power", "supergfxctl"),
 }
 MADE = re.compile(
     r"python3\.\d+|\.venv-torch[a-z0-9-]*(?:[/\\]uv)?(/bin/python|\\Scripts\\python\.exe)"
@@ -256,7 +256,7 @@ OPTIONS = {
     *("-O", "-S", "-fsSLo", "--id", "--needed", "--gpg-auto-import-keys"),
     *("-fsSL", "-o", "-aG", "-I", "-Is", "-l", "-gpu", "-v", "-d", "--create-all", "--device"),
     *("--gpg-auto-import-keys", "--gpus", "--pty", "--rm"),
-    *("--now", "-cgi", "-mig", "-srs", "--force-reinstall"),
+    *("--now", "-cgi", "-mig", "-srs", "--force-reinstall", "-siD", "--mode", "--oldpackage"),
     *("--update", "--silent", "--enable", "--add-repo", "--set-enabled", "-e", "-name", "-exec"),
     *("--allowerasing", "--allow-downgrades", "--auto-agree-with-licenses", "--rebuild"),
     "--reinstall",

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         mig_instances,
         replace_gpus,
         reset_gpus,
+        reset_or_restart,
         restart,
         set_gpus,
     )
@@ -124,6 +125,7 @@ __all__ = [
     "remove_system_torch",
     "replace_gpus",
     "reset_gpus",
+    "reset_or_restart",
     "restart",
     "restart_container",
     "set_arch_list",

@@ -19,6 +19,7 @@ from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, Opt
 from cudadoctor.plan.remedies.process import (
     commands_in,
     family_of,
+    has_nvlink_5,
     is_cloud,
     keeper_of,
     major_of,
@@ -27,21 +28,19 @@ from cudadoctor.plan.remedies.process import (
     side_of,
 )
 from cudadoctor.plan.remedies.repositories import adding, repository_of
-from cudadoctor.solver.demand import capabilities_of, serves_all
+from cudadoctor.solver.demand import capabilities_of, listed, serves_all
 from cudadoctor.solver.fit import compat_lifts, has_virtual_gpu
 
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
 _SECURE_BOOT = (
-    "Secure Boot is on: if the installation asks for a password, choose one and enter it again at "
-    "Enroll MOK in the blue screen during the restart."
+    "Secure Boot is on: if the installation asks for a password, choose one. During the restart "
+    "choose Enroll MOK on the blue MOK Manager screen and enter that password."
 )
 _RUN_FILE = (
-    "No package owns the current driver: it came from a .run file and must be removed first."
+    "No package owns the current libcuda: it came from a .run file and must be removed first."
 )
-_CLOUD = (
-    "On a cloud machine, use the provider's own driver package or image instead if there is one."
-)
+_CLOUD = "Your cloud provider's images with the driver preinstalled need none of this."
 _WINDOWS = (
     "Install the current driver from the NVIDIA App or from nvidia.com/drivers. You do not need "
     "the CUDA toolkit."
@@ -117,17 +116,50 @@ def one_version(m: Machine, kb: Knowledge) -> Remedies:
         # The packages agree: only the module for this kernel was not built anew.
         return load_driver(m, "not-built")
     bounds = bounds._replace(open=bounds.open and driver.flavour != "proprietary")
-    words = ": module and libraries of one version"
+    if keeper_of(m) == "here" and (lagging := _aligned(m)):
+        return lagging
+    words = ", module and libraries alike"
     return _driver("one-driver-version", m, bounds, _present(m, bounds, kb), words)
 
 
+def _aligned(m: Machine) -> Remedies:
+    """Bring the driver's packages of one source to one version; () where that is not the matter."""
+    driver, family = m.driver, family_of(m)
+    kernel, library = driver.kernel, driver.library
+    own = [package for package in driver.packages or () if is_driver(package)]
+    behind = [package.name for package in own if str(library) not in package.version]
+    step = partial(Remedy, id="one-driver-version", needs_root=True)
+    if not kernel or not library or kernel.branch != library.branch or len(behind) == len(own):
+        return ()
+    if family == "suse" and behind and all("-kmp-" in name for name in behind):
+        # The signed module is of SUSE's own repository, and mostly behind NVIDIA's libraries.
+        rest = [f"{package.name}={kernel}" for package in own if package.name not in behind]
+        commands = (("zypper", "install", "-y", "--oldpackage", *rest),)
+        title = f"Install the libraries of version {kernel}, the module's"
+        return (step(title=title, **_by(commands, _HELD_BACK)),)
+    modules = all(name.startswith(("kmod-", "akmod-")) for name in behind)
+    if family in ("rhel", "amazon", "fedora") and behind and modules:
+        commands = (("dnf", "upgrade", "-y", "--refresh", *behind),)
+        title = f"Update {listed(tuple(behind))} to {library}"
+        return (step(title=title, reboot=True, **_by(commands, _LOCKED)),)
+    return ()
+
+
+_HELD_BACK = "The next update brings newer libraries again: wait until SUSE's module has followed."
+_LOCKED = "If dnf finds no update, `dnf versionlock list` or an exclude= line shows what holds it."
+
+
 def _present(m: Machine, bounds: "Bounds", kb: Knowledge) -> "Aim":
-    """The branch that is installed, if it supports the GPUs."""
+    """The branch that is installed, if it supports the GPUs; a newer one where torch needs it."""
     found = [version for version in (m.driver.version, m.driver.library) if version]
     branch = max((version.branch for version in found), default=bounds.lowest)
     if branch is None:
         branch = _maintained(0, bounds, kb)
     branch = max(branch, bounds.lowest or 0)
+    floor = kb.oldest_driver(m.torch.cuda, "Linux") if m.torch.cuda else None
+    least = (floor and floor.driver.branch) or 0
+    if branch < least <= (bounds.highest or least):
+        branch = _maintained(least, bounds, kb)
     return Aim(branch, branch if bounds.highest is None else min(branch, bounds.highest))
 
 
@@ -261,8 +293,21 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
 
 
 def from_run_file(m: Machine) -> bool:
-    """Whether the driver that is installed belongs to no package."""
-    return bool(m.driver.installed and m.driver.packages == () and family_of(m) != "nixos")
+    """Whether the driver that is installed belongs to no package, or lies over those of another."""
+    driver = m.driver
+    if not driver.installed or family_of(m) == "nixos":
+        return False
+    owners = [
+        package.version for package in driver.packages or () if _WITH_LIBCUDA.match(package.name)
+    ]
+    over = owners and driver.library and "/compat" not in (driver.libcuda.path or "")
+    if over and driver.kernel and driver.kernel != driver.library:
+        return not any(str(driver.library) in version for version in owners)
+    return driver.packages == ()
+
+
+_WITH_LIBCUDA = re.compile(r"libnvidia-compute(-|$)|libcuda1$|nvidia-(driver-cuda|utils)|.*-cuda$")
+"""The packages that libcuda.so.1 can be of."""
 
 
 def _reason(bounds: Bounds, aim: Aim, *, exact: bool) -> OptStr:
@@ -280,6 +325,8 @@ _NO_MODULES_FROM = 10  # RHEL 10 and its kin have no package modules (streams) a
 _KEPLERS_BRANCH = 470
 _OWN_OF_DEBIAN = {11: 470, 12: 535, 13: 550}
 """The driver's branch in each release of Debian itself."""
+_SERVER_BRANCHES = (470, 535, 570, 580)
+"""NVIDIA's production branches for data centres, which Ubuntu publishes as -server."""
 _COMPONENTS = (
     (
         *("find", "/etc/apt", "-name", "sources.list", "-exec", "sed", "-i"),
@@ -402,6 +449,8 @@ def _rows_for(m: Machine, bounds: Bounds, aim: Aim) -> str:
         return "fedora-nvidia"
     if system == "suse" and (kepler or _flavour(m) != "default"):
         return "suse-470" if kepler else "suse-flavour"
+    if system == "ubuntu" and any(name in _BARE for name in names):
+        return "ubuntu-nvidia"
     return "arch" if system == "endeavouros" else system
 
 
@@ -427,11 +476,17 @@ _OF_NVIDIA = ("nvidia-open", "cuda-drivers", "kmod-nvidia-open-dkms", "kmod-nvid
 
 def has_nvidias_repository(m: Machine) -> bool:
     """Whether a package shows that NVIDIA's own repository is set up here."""
-    starts = ("nvidia-driver-pinning", "nvidia-open-", "cuda-drivers-", "cuda-compat-")
     every = [package.name for package in m.driver.packages or ()]
     return family_of(m) not in ("arch", "suse") and any(
-        name in _OF_NVIDIA or name.startswith(starts) for name in every
+        name in _OF_NVIDIA or _FROM_NVIDIA.match(name) for name in every
     )
+
+
+_FROM_NVIDIA = re.compile(
+    r"cuda-keyring$|nvidia-driver-pinning|(nvidia-open|cuda-drivers)-\d|cuda-compat-"
+)
+_BARE = ("libnvidia-compute", "nvidia-driver-cuda", "nvidia-driver", "nvidia-open", "cuda-drivers")
+"""Names of NVIDIA's packages for Ubuntu; those of Ubuntu itself name their branch."""
 
 
 def _flavour(m: Machine) -> str:
@@ -519,7 +574,7 @@ def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
         "branch": f"{aim.branch}",
         "dash": f"-{aim.branch}",
         "kernel": kernel,
-        "server": "-server" if bounds.data_center else "",
+        "server": "-server" if bounds.data_center and aim.branch in _SERVER_BRANCHES else "",
         "stream": f"{aim.branch}-{'open' if bounds.open else 'dkms'}",
         "least": f" {aim.branch}{'' if aim.branch == bounds.highest else ' or newer'}",
         "own": f"{_debians_own(m, bounds, aim)}",
@@ -539,7 +594,7 @@ def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
         manual = manual if setup else _NEEDS_REPOSITORY
         before += setup
     exact = any(f"{{{word}}}" in row.commands for word in ("branch", "dash", "stream"))
-    argvs = (*before, *_replaced(m, rows), *commands_in(row.commands, **words))
+    argvs = (*before, *_replaced(m, row.commands), *commands_in(row.commands, **words))
     present = m.driver.version
     if row.source and present and present.branch > aim.branch:
         argvs += commands_in(_system(m).downgrade)
@@ -566,11 +621,11 @@ def _has_source(m: Machine) -> bool:
     return has_nvidias_repository(m)
 
 
-def _replaced(m: Machine, rows: str) -> tuple[Strings, ...]:
+def _replaced(m: Machine, commands: str) -> tuple[Strings, ...]:
     """SUSE's packages of another generation go first: zypper does not mix them."""
-    new = {"suse-470": "G05"}.get(rows, "")
-    old = [name for name in _names(m) if re.search(r"G0\d", name) and new not in name]
-    return ((*_system(m).remove.split(), *old),) if rows.startswith("suse") and old else ()
+    new = re.search(r"G0\d", commands)
+    old = [name for name in _names(m) if re.search(r"G0\d", name) and new and new[0] not in name]
+    return ((*_system(m).remove.split(), *old),) if old else ()
 
 
 _PREBUILT = re.compile(r"linux-modules-nvidia-(\d{3}(?:-server)?(?:-open)?)-")
@@ -631,6 +686,10 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
     commands = commands_in(row.commands, **asdict(system))
     fields: Json = {"reboot": True, "commands": commands, "edits": edits}
     fields |= {"note": row.note} if commands else {"manual": row.manual}
+    if row.reason == "secure-boot" and commands and m.platform.virtual:
+        fields["note"] = _MOK_OF_GUEST
+    if row.reason == "secure-boot" and (signed := _signed(m)):
+        return signed
     if row.reason == "not-built":
         fields |= {"manual": row.manual} | _built(m)
     elif row.reason == "blacklisted" and m.driver.blacklisted_by:
@@ -646,11 +705,43 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
     )
 
 
+_MOK_OF_GUEST = (
+    "mokutil asks you for a new password. During the restart the MOK Manager waits ten seconds for "
+    "it, on the serial console. Where you cannot use that, switch Secure Boot off for this virtual "
+    "machine at the provider."
+)
+_OF_DKMS = re.compile(r"nvidia-dkms-(\d{3}(?:-server)?(?:-open)?)$")
+_CLOUDS_KERNEL = re.compile(r"\d[\d.]+-\d+-(aws|azure|gcp|oracle)$")
+
+
+def _signed(m: Machine) -> Remedies:
+    """Canonical's signed modules for the kernels of clouds, whose screens nobody sees."""
+    kernel = _CLOUDS_KERNEL.match(m.platform.kernel or "")
+    series = next((found[1] for name in _names(m) if (found := _OF_DKMS.match(name))), None)
+    if family_of(m) != "ubuntu" or kernel is None or series is None:
+        return ()
+    title = "Use Ubuntu's signed modules instead of DKMS"
+    text = (
+        "apt-get update; apt-get install -y linux-modules-nvidia-{series}-{kernel}; "
+        "apt-get remove -y nvidia-dkms-{series}"
+    )
+    commands = commands_in(text, series=series, kernel=kernel[1])
+    return (Remedy(id="load-driver", title=title, needs_root=True, reboot=True, **_by(commands)),)
+
+
 _COMMENTED_OUT = (
     *("-e", r"s/^\s*blacklist\s\+nvidia/#&/", "-e", r"s/^\s*alias\s\+nvidia\s\+off/#&/"),
     *("-e", r"s,^\s*install\s\+nvidia\s.*bin/[ft],#&,"),
 )
 """What sed does to the lines that keep the module from loading."""
+
+
+_SWITCHERS = {
+    "system76-power.conf": "system76-power graphics hybrid",
+    "supergfxd.conf": "supergfxctl --mode Hybrid",
+}
+"""Files of modprobe.d that a program writes anew with each switch of graphics, and its command."""
+_SWITCHED = "This program wrote the file that blocks nvidia, and would write it again."
 
 
 def _unblocked(m: Machine, files: Strings) -> Json:
@@ -659,6 +750,8 @@ def _unblocked(m: Machine, files: Strings) -> Json:
     edits, system = [], _system(m)
     for file in files:
         name = file.rpartition("/")[2]
+        if switcher := _SWITCHERS.get(name):
+            return {"commands": commands_in(switcher), "manual": None, "note": _SWITCHED}
         if file == "/proc/cmdline":
             what = "Take nvidia out of modprobe.blacklist= and module_blacklist=."
             edits.append(Edit(file="/etc/default/grub", what=what))
@@ -738,7 +831,7 @@ _FIRMWARE = {
 def install_firmware(m: Machine) -> Remedies:
     """The driver's firmware files once more, in the version of the loaded module."""
     family, version, names = _system_of(m), m.driver.version, _names(m)
-    title = "Reinstall the driver's GPU firmware"
+    title = "Install the driver's GPU firmware"
     step = partial(Remedy, id="install-firmware", title=title)
     if keeper_of(m) != "here":
         return _root(m, "install-firmware", title, "")
@@ -776,6 +869,8 @@ def reload_driver(m: Machine) -> Remedies:
     return (step,)
 
 
+_PATH, _DRIVERS_OF_NIXOS = "LD_LIBRARY_PATH", "/run/opengl-driver/lib"
+_IN_SHELL_NIX = "To keep it, put the same line into the shellHook of your shell.nix or flake."
 _LIBCUDA = {
     "debian": ("apt-get", "libcuda1={version}-*"),
     "rhel": ("dnf", "nvidia-driver-cuda-{version}"),
@@ -794,11 +889,12 @@ def install_libcuda(m: Machine) -> Remedies:
     server = "-server" if any("-server" in name for name in names) else ""
     pair = _LIBCUDA.get(_system_of(m))
     if family == "nixos":
-        return set_variables(
-            "libcuda-of-nixos",
-            "Point to NixOS's driver",
-            {"LD_LIBRARY_PATH": "/run/opengl-driver/lib"},
+        others = [entry for entry in (m.env or {}).get(_PATH, "").split(":") if entry]
+        value = ":".join(dict.fromkeys((_DRIVERS_OF_NIXOS, *others)))
+        (named,) = set_variables(
+            "libcuda-of-nixos", f"Put {_DRIVERS_OF_NIXOS} on {_PATH}", {_PATH: value}
         )
+        return (replace(named, note=_IN_SHELL_NIX),)
     if family == "fedora":
         fusion = next((name for name in names if name.startswith("akmod-nvidia")), None)
         own = fusion and fusion.replace("akmod-", "xorg-x11-drv-") + "-cuda"
@@ -847,8 +943,9 @@ def reload_uvm(m: Machine) -> Remedies:
     if not opens or "nvidia_uvm" not in (m.driver.modules or ()):
         return step("Load the nvidia_uvm module and create its device nodes", nodes)
     note = (
-        "Stop all CUDA programs first: `fuser -v /dev/nvidia-uvm` lists the processes that still "
-        "hold the module."
+        "Stop all CUDA programs first: `sudo fuser -v /dev/nvidia-uvm` lists the processes that "
+        "still hold the module. To keep it working through a suspend, set the nvidia module's "
+        "option NVreg_PreserveVideoMemoryAllocations=1 and enable nvidia-suspend and nvidia-resume."
     )
     commands = f"modprobe -r nvidia_uvm; modprobe nvidia_uvm; {nodes}"
     return step("Reload the nvidia_uvm module", commands, note=note)
@@ -866,10 +963,16 @@ def fabric_manager(m: Machine) -> tuple[Strings, ...]:
     driver, fabric = m.driver.version, m.driver.fabric
     service = "nvidia-fabricmanager"
     start = ("systemctl", *(("restart",) if fabric.manager == "active" else ("enable", "--now")))
-    if fabric.version is not None and fabric.version == driver:
-        return ((*start, service),)
     tool = _system(m).remove.partition(" ")[0]
-    if driver is None or tool not in ("apt-get", "dnf", "zypper") or keeper_of(m) != "here":
+    known = tool in ("apt-get", "dnf", "zypper") and keeper_of(m) == "here"
+    # NVLink 5 has its switches driven by another daemon, over a module of InfiniBand.
+    fifth = ("nvlsm",) if known and has_nvlink_5(m) else ()
+    starts: tuple[Strings, ...] = ((*start, service),)
+    if fifth:
+        starts = (("modprobe", "ib_umad"), ("systemctl", "restart", service))
+    if fabric.version is not None and fabric.version == driver:
+        return (*(system_packages(tool, *fifth) if fifth else ()), *starts)
+    if driver is None or not known:
         return ()
     if tool == "apt-get":
         theirs = any("ubuntu" in package.version for package in m.driver.packages or ())
@@ -879,7 +982,7 @@ def fabric_manager(m: Machine) -> tuple[Strings, ...]:
     else:
         bare = service if driver.branch >= _BARE_NAME_FROM else "nvidia-fabric-manager"
         name = f"{bare}{'=' if tool == 'zypper' else '-'}{driver}"
-    return (*system_packages(tool, name), (*start, service))
+    return (*system_packages(tool, name, *fifth), *starts)
 
 
 def wsl_driver(m: Machine) -> Remedies:

@@ -4,6 +4,7 @@ A command names the GPU as the system counts that runs it: a container or a job 
 its own, so from there a GPU goes by its address on the PCI bus.
 """
 
+import re
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -80,15 +81,25 @@ def _users(gpus: Iterable[Gpu]) -> Strings:
 def restart(m: Machine, note: OptStr = None) -> Remedies:
     """Restart the machine; a job can be moved to another one meanwhile."""
     own = side_of(m) in _LINUX and not notebook_of(m)
-    moved = _MOVED.get(m.container.scheduler or m.container.kind or "")
-    step = Remedy(id="another-node", title="Use another node", risk=Risk.PROCESS, manual=moved)
+    moved = _MOVED.get(m.container.scheduler or m.container.kind or "", "")
+    # In a container the host's name is not that of the node.
+    host = "" if m.container.kind else m.identity.host
+    node = (m.env or {}).get("SLURMD_NODENAME") or host or ""
+    known = re.fullmatch(r"[\w.-]{1,63}", node) and not m.redacted
+    text = moved.format(node=node if known else "$SLURMD_NODENAME")
+    step = Remedy(id="another-node", title="Use another node", risk=Risk.PROCESS, manual=text)
     restarts = tuple(replace(way, note=note) if own and note else way for way in reboot(m))
-    return (*restarts, step) if moved else restarts
+    return (step, *restarts) if moved else restarts
+
+
+def reset_or_restart(m: Machine, *gpus: Gpu) -> Remedies:
+    """Reset these GPUs, or restart; what the user of a job can do comes first."""
+    ways = (reset_gpus(m, *gpus) if gpus else ()) + restart(m)
+    return tuple(sorted(ways, key=lambda way: way.id != "another-node"))
 
 
 _MOVED = {
-    "slurm": "Submit the job again with `--exclude` and the name of this node (in the job: "
-    "$SLURMD_NODENAME).",
+    "slurm": "Submit the job again with `sbatch --exclude={node}` and your job script.",
     "kubernetes": "Ask the administrator to cordon this node, then delete the pod: its controller "
     "starts a new one elsewhere.",
 }

@@ -113,6 +113,11 @@ def open_to_all(m: Machine) -> bool:
     )
 
 
+def has_nvlink_5(m: Machine) -> bool:
+    """Whether its GPUs are of a generation (Blackwell's) with NVLink 5."""
+    return any(gpu.capability and gpu.capability.major >= 10 for gpu in m.gpus or ())
+
+
 def is_cloud(m: Machine) -> bool:
     """Whether this looks like a provider's virtual machine, whose image brings its own driver."""
     product = (m.platform.product or "").lower()
