@@ -2,7 +2,7 @@
 # cudadoctor 0.0.0, knowledge of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
-# error: Driver/library version mismatch: module 580.95.05, libraries 580.105.08
+# error: Driver/library version mismatch (module 580.95.05, libraries 580.105.08)
 #   The driver was updated, but the machine has not been restarted since.
 #
 set -eu

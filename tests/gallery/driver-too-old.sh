@@ -18,7 +18,7 @@ trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 /home/ada/venv/bin/python -m pip uninstall -y torch torchvision cuda-bindings cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx triton
 /home/ada/venv/bin/python -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu126
 # Or: Install NVIDIA driver 580 (needs root and a reboot)
-#    No package owns the current driver: it came from a .run file and must be removed first.
+#    No package owns the current libcuda: it came from a .run file and must be removed first.
 #      sudo nvidia-uninstall --silent
 #      sudo apt-get update
 #      sudo apt-get install -y nvidia-driver-580-open

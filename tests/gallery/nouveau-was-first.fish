@@ -2,7 +2,7 @@
 # python: /home/ada/venv/bin/python
 #
 # error: nouveau is using the GPU, so the NVIDIA driver cannot load
-#   A GPU has one driver at a time. CUDA needs NVIDIA's, which is installed.
+#   Only one driver can use a GPU at a time. CUDA needs NVIDIA's, which is already installed.
 #
 
 # >>> cudadoctor: steps for root >>>
