@@ -68,7 +68,7 @@ class _Script:
         yield comment(f"cudadoctor {version}, {say('knowledge of')} {knowledge}")
         if machine.python.executable:
             yield comment(f"python: {machine.python.executable}")
-        for finding in diagnosis.roots:
+        for finding in say.diagnosis(diagnosis).roots:
             yield "#"
             yield from _text(f"{say(finding.severity.label)}: {finding.title}", hang=4)
             yield from _text(finding.why, 2)
