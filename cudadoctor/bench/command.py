@@ -128,12 +128,13 @@ class Progress:
         with suppress(OSError):  # a full disk behind stderr
             if sys.stderr.isatty():
                 left_s = max(0.0, self.until - now)
-                line = text and f"{left_s // 60:.0f}:{left_s % 60:02.0f} left  {text}"
+                left = say("{time} left", time=f"{left_s // 60:.0f}:{left_s % 60:02.0f}")
+                line = text and f"{left}  {spoken(text)}"
                 columns = os.get_terminal_size(sys.stderr.fileno()).columns
                 sys.stderr.write(f"\r\x1b[2K{line[: columns - 1]}")
             elif what and what != self._last:
                 self._last = what
-                sys.stderr.write(f"[{now - self.began:4.0f} s] {what}\n")
+                sys.stderr.write(f"[{now - self.began:4.0f} s] {spoken(what)}\n")
             sys.stderr.flush()
 
 

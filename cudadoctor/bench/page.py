@@ -329,7 +329,8 @@ def _cells(gain: Gain, say: Language) -> str:
     ratio = span = used = ""
     result = escaped(say.spoken(verdict(gain)), cell=True)
     if counts(gain):
-        ratio, span = f"{gain.ratio:.2f}x", say.spoken(between(gain))
+        ratio = f"{gain.ratio:.2f}x"
+        span = say("{low} to {high}", low=f"{gain.low:.2f}", high=f"{gain.high:.2f}")
         used = _if(gain.memory_ratio, "{:.2f}x")
         result = say(_SAME if gain.verdict == "same" else gain.verdict)
     recipe = code(RECIPES[gain.technique].script) if gain.technique in RECIPES else ""
