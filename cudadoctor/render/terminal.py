@@ -31,6 +31,7 @@ _NUMBERED = re.compile(
     r"(?i)\b(CUDA|GPU|Python|capability|driver|numpy|torch|error|Xid|PID|branch|version) (?=\d)"
     rf"|(?<=\d) (?=(?:{_UNITS})(?![\w/-]))|(?<=\d) (?=× )|(?<=×) (?=\w)"
 )
+_INLINE = re.compile(r"`[^`]{1,100}`")
 _SIGNS = {"ok": "✓", "error": "✗", "warning": "!", "undecided": "?", "unknown": "–", "info": "·"}
 _STYLES = {
     "ok": "green",
@@ -98,14 +99,19 @@ class _Lines:
 
     def broken(self, text: str, room: int, hang: int = 0) -> list[str]:
         """The text in lines of that many columns; a number and its unit stay together."""
+        text = _NUMBERED.sub(lambda found: f"{found[1] or ''}{NBSP}", text)
+        for command in _INLINE.findall(text):
+            # A command within a sentence stays on one line if it fits there.
+            if len(command) < room - hang:
+                text = text.replace(command, command.replace(" ", NBSP))
         lines = textwrap.wrap(
-            _NUMBERED.sub(lambda found: f"{found[1] or ''}\u00a0", text),
+            text,
             room,
             subsequent_indent=" " * hang,
             break_long_words=False,
             break_on_hyphens=False,
         )
-        return [line.replace("\u00a0", " ") for line in lines]
+        return [line.replace(NBSP, " ") for line in lines]
 
     def answer(self, sign: str, text: str, style: str = "bold") -> None:
         """A sentence behind its sign."""
@@ -334,7 +340,7 @@ class _Page(_Lines):
         parts = list(summary.counts(self.shown, self.say))
         room = self.width - 2
         joined = " · ".join(
-            part.replace(" ", "\u00a0") if len(part) <= room else part for part in map(inert, parts)
+            part.replace(" ", NBSP) if len(part) <= room else part for part in map(inert, parts)
         )
         for line in self.broken(joined, room):
             self.line((f"  {line.removesuffix(' ·')}", "dim"))
