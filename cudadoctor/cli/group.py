@@ -389,7 +389,7 @@ _add(
         _yes,
     ),
     earlier=(
-        _option("--undo", is_flag=True, help="Take back the last fix"),
+        _option("--undo", is_flag=True, help="Undo the last fix"),
         _option("--resume", is_flag=True, help="Finish a fix that was interrupted"),
         _option("--forget", is_flag=True, help="Delete what --undo needs, to free space"),
     ),

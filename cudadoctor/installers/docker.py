@@ -197,7 +197,7 @@ def why_not(lead: TorchBuild, kb: Knowledge) -> OptStr:
     rows = kb.builds_on(IN_DOCKER.get(lead.platform, lead.platform))
     same = (build for build in rows if build.variant == lead.variant and build.published)
     other = next((f" With --torch {build.torch} there is a file." for build in same), "")
-    return f"An image holds Linux, and {known}, not for Linux.{other}"
+    return f"A Docker image needs Linux packages, but {known} only.{other}"
 
 
 def _notes(stack: Stack, image: Image) -> Iterator[str]:
@@ -205,7 +205,7 @@ def _notes(stack: Stack, image: Image) -> Iterator[str]:
     yield f"Build it with: docker build -t {name} ."
     yield f"Use it with: docker run --rm -it {'--gpus all ' if cuda else ''}{name} python"
     if cuda is not None and image.cuda is None:
-        known = f"No nvidia/cuda image for CUDA {cuda} is known that suits, and the wheels include"
+        known = f"No suitable nvidia/cuda image for CUDA {cuda} is known. The wheels include"
         yield f"{known} their own libraries, so a plain image is enough."
     if image.cuda is not None:
         yield f"{_ASKS.format(cuda=image.cuda)}; an older one starts it on data center GPUs only."

@@ -251,7 +251,7 @@ def gpu_from(index: int, lines: Iterable[dict[str, object]]) -> tuple[Gpu, tuple
             try:
                 found = dict(zip(names, convert(value), strict=True))
             except (TypeError, ValueError, KeyError, AttributeError, IndexError):
-                why = f"NVML answered {str(value)[:60]!r}, which cannot be"
+                why = f"NVML answered {str(value)[:60]!r}, which cannot be right"
                 gaps += [(name, why) for name in names]
                 continue
             unsupported += [name for name, known in found.items() if known is None]

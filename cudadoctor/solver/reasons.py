@@ -290,6 +290,8 @@ def _against(build: TorchBuild, case: Case, too: OptStr) -> str:
 
 def _with_release(text: str, build: TorchBuild) -> str:
     """The sentence with the release in place of "It"."""
+    if text.startswith("It is not known"):
+        return f"It is not known which GPUs torch {build.torch} has code for."
     if text.startswith("It "):
         return f"torch {build.torch} {text.removeprefix('It ')}"
     if text.startswith("Its "):

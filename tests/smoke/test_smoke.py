@@ -144,7 +144,7 @@ def test_a_full_disk_skips_what_needs_a_file_and_says_so(python_cpu: str, tmp_pa
         "ddp",
         "checkpoint",
     }
-    assert "takes no file" in (stages["checkpoint"].detail or "")
+    assert "cannot write to the temporary folder" in (stages["checkpoint"].detail or "")
     assert stages["train-fp32"].status == "passed"
 
 

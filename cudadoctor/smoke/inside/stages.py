@@ -94,7 +94,7 @@ class Place:
                 handle.write(b"\0" * (1 << 20))
             os.remove(path)
         except OSError as problem:
-            refusal = "the temporary folder %s takes no file: %s" % (folder, problem.strerror)
+            refusal = "cannot write to the temporary folder %s: %s" % (folder, problem.strerror)
             raise Skip(refusal) from None
         return os.path.join(folder, name)
 
@@ -182,7 +182,7 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> StageRes
             raise Wrong("%s is off by %.3g, %.3g is allowed" % (name, error, TOLERANCES[name]))
         figures["error_" + name] = round(error, 9)
     place.settle()
-    return ("not done by this torch here: " + ", ".join(missing) if missing else ""), figures
+    return ("this torch does not support here: " + ", ".join(missing) if missing else ""), figures
 
 
 def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
