@@ -7,6 +7,7 @@ NOT_PARSERS = {
     "repair.words.wrapped": "lays out our own text",
     "bench.command.say": "prints our own text",
     "knowledge.update.torch_rows.pinned_version": "reads what packaging printed",
+    "plan.remedies.process.commands_in": "splits the commands of our own tables",
     "cli.speech.spoken": "shows our own text, through the language that is tested",
     "cli.group.parse_args": "is click's own reading of the arguments, and our refusal of the rest",
     "repair.setup.saying.heading": "lays out our own text",
