@@ -15,7 +15,7 @@ from packaging.version import Version
 from scenario_reader import read_scenario, scenario_paths
 
 import cudadoctor
-from cudadoctor import knowledge
+from cudadoctor import knowledge, pipeline
 from cudadoctor.bench.command import FALSIFIED
 from cudadoctor.bench.script.starved import CAUSES
 from cudadoctor.bench.techniques import TECHNIQUES, Ground, why_not
@@ -260,6 +260,17 @@ def _english(texts: set[str], say: Language) -> list[str]:
 @pytest.mark.parametrize("name", ["es"])
 def test_the_reasons_for_a_build_are_translated(name: str) -> None:
     missing = _english(_reasons(), language(name))
+    assert not missing, "without a translation:\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("name", ["es"])
+def test_the_steps_of_plans_are_translated(name: str) -> None:
+    found: set[str] = set()
+    for path in scenario_paths():
+        for step in pipeline.judge(read_scenario(path).machine).plan.steps:
+            told = (step.title, step.manual, step.note, step.resolution)
+            found |= {text for text in told if text}
+    missing = _english(found, language(name))
     assert not missing, "without a translation:\n" + "\n".join(missing)
 
 
