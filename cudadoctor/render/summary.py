@@ -383,6 +383,12 @@ def status_marks(shown: Report, say: Language) -> list[Mark]:
     for finding in roots:
         place = PLACES.get(finding.cause, area_of(finding.cause))
         worst[place] = min(finding.severity, worst.get(place, Severity.INFO))
+    if (
+        worst.get("driver")
+        and machine.driver.version is None
+        and "driver-too-old" in {finding.cause for finding in roots}
+    ):
+        worst.setdefault("torch", Severity.ERROR)  # what will be loaded does not run it
     marks = []
     for area, (known, text) in {
         "driver": _driver_mark(machine, say),

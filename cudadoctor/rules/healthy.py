@@ -12,7 +12,7 @@ from errno import EPERM
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.catalogue import CATALOGUE
-from cudadoctor.model.findings import LIKELY, POSSIBLE, WARNING, Remedies
+from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
 from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, gap_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
@@ -54,6 +54,7 @@ from cudadoctor.rules.evidence.signs import (
     training_passed,
     uvm_missing,
 )
+from cudadoctor.rules.gpu import driver_unsupported_gpu, driver_wrong_flavour
 from cudadoctor.rules.process import promised_by_scheduler, visible
 
 _NONE_REPORTED = "The driver does not report any GPU"
@@ -234,7 +235,7 @@ def driver_is_known(m: Machine) -> None:
         need(m.driver.version, "driver.reported")
 
 
-def every_gpu_is_named(m: Machine) -> None:
+def every_gpu_is_named(m: Machine, kb: Knowledge) -> None:
     """What the bus, the device nodes and NVML's own count promise, the driver describes."""
     code = driver_code(m) if no_nvml(m) else need(m.driver.nvml.code, "driver.nvml.code")
     if _does_without_nvml(m, code):
@@ -244,10 +245,16 @@ def every_gpu_is_named(m: Machine) -> None:
     if on_linux(m) and m.container.kind:
         few = "The container has device nodes for more GPUs than the driver reports"
         refuse(named < len(need(gpu_nodes(m), "driver.nodes")), few, "driver.nodes")
-    elif on_linux(m) and (silent := _unreported(m)):
+    elif on_linux(m) and (silent := _unreported(m)) and not _named_as_unsupported(m, kb):
         what = f"The GPU at {silent[0].address} is on the PCI bus, but the driver does not report"
         raise Shortfall(f"{what} it", "pci")
     refuse(not named, _NONE_REPORTED, "gpus")
+
+
+def _named_as_unsupported(m: Machine, kb: Knowledge) -> bool:
+    """Whether a warning says already why this driver leaves a GPU out beside one that works."""
+    rules = (driver_unsupported_gpu, driver_wrong_flavour)
+    return torch_works(m) and any(found.judge(m, kb) is not None for found in rules)
 
 
 def _described(m: Machine, code: OptInt) -> int:
@@ -495,10 +502,6 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
         evidence=tuple(failure.fact for failure in failures[:2]),
         values={"what": failures[0].what},
         confidence=sure,
-        # Beside a GPU that torch trains on, another that stays silent is no more than a warning.
-        severity=WARNING
-        if torch_works(m) and {failure.fact for failure in failures} == {"pci"}
-        else None,
         title=title,
         why=why,
         remedies=remedies,

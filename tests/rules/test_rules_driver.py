@@ -9,9 +9,11 @@ import pytest
 from scenario_reader import machine_like, merged
 
 from cudadoctor import knowledge
-from cudadoctor.model.machine import Machine, Xid
+from cudadoctor.model.findings import WARNING
+from cudadoctor.model.machine import Machine, PciGpu, Xid
 from cudadoctor.model.rule import Found, NotKnown
 from cudadoctor.rules.container import shm_too_small
+from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.rules.driver import (
     driver_library_mismatch,
     driver_not_installed,
@@ -356,3 +358,35 @@ def test_a_driver_alone_is_no_cure_where_torch_has_no_code_for_the_gpu() -> None
     found = _found(driver_too_old, machine)
     assert found is not None
     assert [remedy.id for remedy in found.remedies] == ["install-torch"]
+
+
+def test_a_driver_that_is_not_loaded_is_compared_with_torch_as_if_it_were() -> None:
+    """Else its module is built for hours, only to meet "driver too old" next."""
+    old = merged(UNLOADED, {"driver": {"library": "535.183.01"}, "torch": {"cuda": "13.0"}})
+    machine = machine_like("rtx4090-linux", old, QUIET)
+    assert machine.driver.version is None
+    found = _found(driver_too_old, machine)
+    assert found is not None
+    assert found.values["driver"] == machine.driver.library
+    new = merged(old, {"driver": {"library": "580.95.05"}})
+    assert _found(driver_too_old, machine_like("rtx4090-linux", new, QUIET)) is None
+    given = merged(old, {"pci": {"0": {"bound": "vfio-pci"}}})
+    assert _found(driver_too_old, machine_like("rtx4090-linux", given, QUIET)) is None
+
+
+def test_a_gpu_that_the_driver_leaves_out_beside_a_working_one_is_a_warning() -> None:
+    pascal = {
+        "address": "0000:41:00.0",
+        "vendor": "nvidia",
+        "device_id": "1b06",
+        "bound": "",
+    }
+    machine = machine_like("rtx4090-linux", {"driver": {"kernel": "590.44.01"}})
+    two = msgspec.convert([pascal], tuple[PciGpu, ...])
+    machine = msgspec.structs.replace(machine, pci=(*(machine.pci or ()), *two))
+    found = _found(driver_unsupported_gpu, machine)
+    assert found is not None
+    assert found.severity is WARNING
+    assert "only if you need both" in (found.remedies[0].note or "")
+    diagnosis = diagnose(machine, knowledge.load())
+    assert diagnosis.verdict == "warnings", diagnosis.undecided

@@ -1,0 +1,134 @@
+"""Where a driver's packages come from, and what is done to those that are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scenario_reader import machine_like
+
+from cudadoctor import knowledge
+from cudadoctor.model.findings import Remedy
+from cudadoctor.plan import remedies
+from cudadoctor.render.shells import elevated
+
+KB = knowledge.load()
+
+
+def _packages(versions: dict[str, str], manager: str = "dpkg") -> list[dict[str, str]]:
+    return [
+        {"name": name, "version": version, "manager": manager} for name, version in versions.items()
+    ]
+
+
+def _first(function: Any, platform: dict[str, Any], driver: dict[str, Any], *more: Any) -> Remedy:
+    machine = machine_like("rtx4090-linux", {"platform": platform, "driver": driver})
+    found: Remedy = function(machine, *more)[0]
+    return found
+
+
+def _lines(step: Remedy) -> list[str]:
+    return [" ".join(argv) for argv in step.commands]
+
+
+SUSE = {"distro": "opensuse-leap", "distro_version": "15.6", "kernel": "6.4.0-150600.23.70-default"}
+UBUNTU = {"distro": "ubuntu", "distro_version": "22.04", "kernel": "6.8.0-60-generic"}
+DEBIAN = {"distro": "debian", "distro_version": "12", "kernel": "6.1.0-40-amd64"}
+ROCKY = {"distro": "rocky", "distro_version": "9.5", "distro_like": ["rhel"]}
+
+
+def test_a_module_behind_its_libraries_is_met_within_its_generation() -> None:
+    names = {
+        "nvidia-open-driver-G06-signed-kmp-default": "570.124.06_k6.4.0_150600.21-1",
+        "nvidia-compute-G06": "570.153.02-lp156.1",
+        "nvidia-compute-utils-G06": "570.153.02-lp156.1",
+    }
+    driver = {"kernel": "570.124.06", "library": "570.153.02", "packages": _packages(names, "rpm")}
+    step = _first(remedies.one_version, SUSE, driver, KB)
+    assert _lines(step) == [
+        "zypper install -y --oldpackage nvidia-compute-G06=570.124.06 "
+        "nvidia-compute-utils-G06=570.124.06"
+    ]
+    assert not step.reboot, "the loaded module is of that version"
+
+
+def test_of_the_packages_of_one_repository_the_one_behind_is_updated() -> None:
+    names = {
+        "kmod-nvidia-latest-dkms": "3:570.124.06-1.el9",
+        "nvidia-driver-cuda": "3:570.153.02-1.el9",
+    }
+    driver = {"kernel": "570.124.06", "library": "570.153.02", "packages": _packages(names, "rpm")}
+    step = _first(remedies.one_version, ROCKY, driver, KB)
+    assert _lines(step) == ["dnf upgrade -y --refresh kmod-nvidia-latest-dkms"]
+    assert "versionlock" in (step.note or "")
+
+
+def test_packages_of_nvidias_repository_go_by_its_names() -> None:
+    names = {
+        "libnvidia-compute": "595.45.04-1ubuntu1",
+        "nvidia-dkms-575-open": "575.57.08-0ubuntu1",
+    }
+    driver = {"kernel": "575.57.08", "library": "595.45.04", "packages": _packages(names)}
+    lines = _lines(_first(remedies.one_version, UBUNTU, driver, KB))
+    assert "apt-get install -y nvidia-open" in lines
+    assert not any("nvidia-driver-" in line for line in lines)
+
+
+def test_debians_own_open_modules_prove_no_repository_of_nvidia() -> None:
+    names = {"nvidia-open-kernel-dkms": "535.216.01-1", "libcuda1": "535.216.01-1"}
+    driver = {"kernel": "535.216.01", "library": "535.216.01", "packages": _packages(names)}
+    lines = _lines(_first(remedies.upgrade_driver, DEBIAN, driver, KB, 570))
+    keyring = next(i for i, line in enumerate(lines) if "cuda-keyring" in line)
+    assert keyring < lines.index("apt-get install -y --allow-downgrades nvidia-open")
+
+
+@pytest.mark.parametrize(("branch", "package"), [(580, "580-server-open"), (595, "595-open")])
+def test_ubuntu_has_server_packages_of_production_branches_only(branch: int, package: str) -> None:
+    names = {"nvidia-driver-535-server-open": "535.216.01-0ubuntu0.22.04.1"}
+    driver = {"kernel": "535.216.01", "library": "535.216.01", "packages": _packages(names)}
+    lines = _lines(_first(remedies.upgrade_driver, UBUNTU, driver, KB, branch))
+    assert f"nvidia-driver-{package}" in lines[-1]
+
+
+def test_a_run_file_over_packages_goes_first() -> None:
+    names = {
+        "nvidia-driver-570-open": "570.86.15-0ubuntu1",
+        "libnvidia-compute-570": "570.86.15-0ubuntu1",
+    }
+    driver = {"kernel": "570.86.15", "library": "575.51.02", "packages": _packages(names)}
+    lines = _lines(_first(remedies.one_version, UBUNTU, driver, KB))
+    assert lines[0] == "nvidia-uninstall --silent"
+
+
+def test_nixos_keeps_what_the_search_path_holds() -> None:
+    machine = machine_like(
+        "rtx4090-linux",
+        {"platform": {"distro": "nixos"}, "env": {"LD_LIBRARY_PATH": "/opt/mine/lib:/opt/own"}},
+    )
+    (step,) = remedies.install_libcuda(machine)
+    assert step.variables == {"LD_LIBRARY_PATH": "/run/opengl-driver/lib:/opt/mine/lib:/opt/own"}
+
+
+def test_what_a_switcher_wrote_is_changed_by_the_switcher() -> None:
+    driver = {"loaded": False, "blacklisted_by": ["/etc/modprobe.d/supergfxd.conf"]}
+    step = _first(remedies.load_driver, UBUNTU, driver, "blacklisted")
+    assert _lines(step) == ["supergfxctl --mode Hybrid"]
+
+
+def test_nobody_sees_the_screen_of_a_machine_in_a_cloud() -> None:
+    cloud = UBUNTU | {"kernel": "6.8.0-1021-aws", "virtual": "kvm"}
+    driver = {
+        "loaded": False,
+        "packages": _packages({"nvidia-dkms-570-open": "570.86.15-0ubuntu1"}),
+    }
+    lines = _lines(_first(remedies.load_driver, cloud, driver, "secure-boot"))
+    assert "apt-get install -y linux-modules-nvidia-570-open-aws" in lines
+    other = cloud | {"kernel": "6.8.0-60-generic"}
+    assert "serial console" in (
+        _first(remedies.load_driver, other, driver, "secure-boot").note or ""
+    )
+
+
+def test_what_builds_packages_is_not_run_as_root() -> None:
+    assert elevated(("makepkg", "-siD", "nvidia-580xx-utils"), "sudo ") == ""
+    assert elevated(("pacman", "-Syu"), "sudo ") == "sudo "
