@@ -384,7 +384,7 @@ def status_marks(shown: Report, say: Language) -> list[Mark]:
         place = PLACES.get(finding.cause, area_of(finding.cause))
         worst[place] = min(finding.severity, worst.get(place, Severity.INFO))
     if (
-        worst.get("driver")
+        "driver" in worst
         and machine.driver.version is None
         and "driver-too-old" in {finding.cause for finding in roots}
     ):

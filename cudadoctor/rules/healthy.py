@@ -18,6 +18,7 @@ from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.plan.remedies import by_hand, reboot, reload_uvm
 from cudadoctor.plan.remedies.process import keeper_of, notebook_of
+from cudadoctor.rules import gpu as left_out
 from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
 from cudadoctor.rules.evidence.libraries import import_fails
 from cudadoctor.rules.evidence.signs import (
@@ -54,7 +55,6 @@ from cudadoctor.rules.evidence.signs import (
     training_passed,
     uvm_missing,
 )
-from cudadoctor.rules.gpu import driver_unsupported_gpu, driver_wrong_flavour
 from cudadoctor.rules.process import promised_by_scheduler, visible
 
 _NONE_REPORTED = "The driver does not report any GPU"
@@ -253,7 +253,7 @@ def every_gpu_is_named(m: Machine, kb: Knowledge) -> None:
 
 def _named_as_unsupported(m: Machine, kb: Knowledge) -> bool:
     """Whether a warning says already why this driver leaves a GPU out beside one that works."""
-    rules = (driver_unsupported_gpu, driver_wrong_flavour)
+    rules = (left_out.driver_unsupported_gpu, left_out.driver_wrong_flavour)
     return torch_works(m) and any(found.judge(m, kb) is not None for found in rules)
 
 

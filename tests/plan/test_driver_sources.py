@@ -9,6 +9,7 @@ from scenario_reader import machine_like
 
 from cudadoctor import knowledge
 from cudadoctor.model.findings import Remedy
+from cudadoctor.model.trust import typed
 from cudadoctor.plan import remedies
 from cudadoctor.render.shells import elevated
 
@@ -130,5 +131,5 @@ def test_nobody_sees_the_screen_of_a_machine_in_a_cloud() -> None:
 
 
 def test_what_builds_packages_is_not_run_as_root() -> None:
-    assert elevated(("makepkg", "-siD", "nvidia-580xx-utils"), "sudo ") == ""
-    assert elevated(("pacman", "-Syu"), "sudo ") == "sudo "
+    assert elevated(typed("makepkg", "-siD", "nvidia-580xx-utils"), "sudo ") == ""
+    assert elevated(typed("pacman", "-Syu"), "sudo ") == "sudo "
