@@ -45,6 +45,8 @@ from cudadoctor.model.versions import version_of
 OLDEST = Version("22.2")
 """The first pip that can report what it would install."""
 READ_TIMEOUT_S = 15
+_BUILD_NEEDS = ("setuptools", "wheel", "packaging", "ninja", "psutil")
+"""What the setup.py of such packages import, which nobody else installs without isolation."""
 _MOST_NAMED = 5
 _ON_TORCHS_INDEX = ("torch", "torchvision", "torchaudio")
 
@@ -101,6 +103,7 @@ def installs(
         if compiled:
             # Where a page of wheels is named, the wheel is taken; else it is compiled.
             found = more if "--find-links" in more else ()
+            commands += [] if found else [(*start, *_BUILD_NEEDS)]
             commands.append((*start, "--no-build-isolation", *compiling, *compiled, *found))
     return tuple(commands)
 

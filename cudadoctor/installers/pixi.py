@@ -32,9 +32,10 @@ from cudadoctor.installers.tool import (
 )
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Edit, PackageChange
-from cudadoctor.model.machine import Machine, OptStr
+from cudadoctor.model.machine import Machine, OptStr, Strings
 from cudadoctor.solver.demand import capabilities_of, platform_of
 
+_AS_BEFORE = "The project's torch comes from PyPI, and so does this one."
 _BY_WHEELS = (
     "It is not known whether conda-forge has torch {torch} for this GPU, so pixi takes PyTorch's "
     "own wheels."
@@ -46,11 +47,14 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     pixi = manager(m, "pixi") or "pixi"
     project = project_of(m)
     where = ("--manifest-path", project) if project else ()
+    by_wheels = project is not None and not conda.owns(m)
+    if by_wheels and change.index is None:
+        return _from_pypi(pixi, where, change)
     specs = conda.Order(m, kb, change).specs()
     gone = tuple(map(conda.conda_name, sound(change.remove)))
     if not specs:
         return Written(tool="pixi", commands=((pixi, "remove", *where, *gone),) if gone else ())
-    note = _by_wheels(m, kb, change)
+    note = _AS_BEFORE if by_wheels else _by_wheels(m, kb, change)
     lines = [] if change.cuda is None else ["[system-requirements]"]
     lines += [] if change.cuda is None else [f'cuda = "{change.cuda.partition(".")[0]}"']
     if note:
@@ -65,6 +69,16 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         note=note,
         wheels=note is not None,
     )
+
+
+def _from_pypi(pixi: str, where: Strings, change: PackageChange) -> Written:
+    """The wheels of a project whose torch is one: what pip puts there, pixi takes out again."""
+    wanted, gone = sound((*change.install, *change.then)), sound(change.remove)
+    names = set(map(name_of, wanted))
+    removed = tuple(name for name in gone if name not in names)
+    commands = [(pixi, "remove", *where, "--pypi", *removed)] if removed and not wanted else []
+    commands += [(pixi, "add", *where, "--pypi", *wanted)] if wanted else []
+    return Written(tool="pixi", commands=tuple(commands))
 
 
 def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> OptStr:
@@ -174,7 +188,11 @@ def _changed(m: Machine) -> str:
 TOOL = Tool(
     name="pixi",
     programs=("pixi",),
-    fits=lambda m: conda.owns(m) and project_of(m) is not None and manager(m, "pixi") is not None,
+    fits=lambda m: (
+        (m.python.kind or "").startswith("conda")
+        and project_of(m) is not None
+        and manager(m, "pixi") is not None
+    ),
     write=write,
     kind="pixi",
     file="pixi.toml",

@@ -7,6 +7,7 @@ led to torch's index; all else keeps to the project's own.
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers.index import TAGGED
@@ -25,10 +26,12 @@ from cudadoctor.installers.requirement import (
 from cudadoctor.installers.stack import Stack, heading
 from cudadoctor.installers.tool import Command, Hashes, Written, joined, manager, parent
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange
 from cudadoctor.model.machine import Machine, OptStr, Strings, StrPair
 
-_TOOLS = ("uv", "pdm", "poetry")
+_FOLDER = {"uv": "--project", "pdm": "-p", "poetry": "-C"}
+_TOOLS = tuple(_FOLDER)
 
 
 # --- a project that is there -------------------------------------------------------------------
@@ -51,21 +54,39 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
     folder = m.python.project if m.python.project_tool == tool else None
     if folder and folder.startswith(("~", "<")):
         folder = None  # redacted: it exists nowhere
+    elsewhere = "torch" in map(name_of, wanted) and change.index is None
+    if not elsewhere and change.index is None and not split_compiled(wanted)[1]:
+        # The tool's own command writes the project file and the lock, and brings the environment.
+        return Written(tool=tool, commands=(_add(m, tool, folder, wanted),))
+    marker = _marker(m, kb, change)
+    named = m.python.index.extra if m.python.index else None
+    if elsewhere and change.variant and any(TORCH_INDEX in url for url in named or ()):
+        # An index that the project names would be asked for torch again: this one is for torch.
+        change, marker = replace(change, index=f"{TORCH_INDEX}/{change.variant}"), None
     lines = _poetry if tool == "poetry" else _pdm if tool == "pdm" else _uv
     file = parent(m, folder, "pyproject.toml") if folder else "pyproject.toml"
-    first = "Change pyproject.toml as shown, then run the command"
     why = (
-        f"The environment belongs to a {tool} project: the next `{tool} sync` would undo what pip "
-        "installs."
+        f"The environment belongs to a {tool} project: its next `{tool} sync` brings back what "
+        "the project's files say."
     )
-    elsewhere = change.index is None and "torch" in map(name_of, wanted)
-    other = "Remove what sends torch to another index in that file." if elsewhere else None
+    other = _NO_OTHER_INDEX if change.index is None and elsewhere else None
     return Written(
         tool=tool,
         commands=(_command(m, tool, folder, wanted),),
-        edits=(Edit(file=file, what="\n".join(lines(change, wanted, _marker(m, kb, change)))),),
-        manual=f"{first}." if folder else f"{first} in the project's folder.",
+        edits=(Edit(file=file, what="\n".join(lines(change, wanted, marker))),),
+        manual=None if folder else "The file and the command belong in the project's folder.",
         note=joined(why, other),
+    )
+
+
+_NO_OTHER_INDEX = "If the file names another index or source for torch, delete those lines."
+
+
+def _add(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:
+    program = manager(m, tool) or tool
+    where = (_FOLDER[tool], folder) if folder else ()
+    return (
+        (program, *where, "add", *wanted) if tool == "poetry" else (program, "add", *where, *wanted)
     )
 
 
@@ -78,7 +99,7 @@ def sync_warning(m: Machine) -> OptStr:
 
 def _command(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:
     program, names = manager(m, tool) or tool, map(name_of, wanted)
-    where = ({"uv": "--project", "pdm": "-p", "poetry": "-C"}[tool], folder) if folder else ()
+    where = (_FOLDER[tool], folder) if folder else ()
     if tool == "uv":
         return (program, "sync", *where)
     if tool == "pdm":
@@ -115,7 +136,11 @@ def _poetry(change: PackageChange, wanted: Strings, marker: OptStr) -> Iterator[
 
 
 def _dependencies(wanted: Strings) -> Iterator[str]:
-    yield from ("[project]", "dependencies = [", "    # in place of what stands there of these")
+    yield from (
+        "[project]",
+        "dependencies = [",
+        "    # instead of the present lines for these packages",
+    )
     yield from (f"    {quoted(requirement)}," for requirement in wanted)
     yield "]"
 

@@ -55,7 +55,7 @@ def install(m: Machine, change: PackageChange, uv: str, python: str) -> Written:
     """The installing half of the change, into any interpreter's environment."""
     source = source_for(m, change, "uv")
     start = (uv, *in_project(m), "pip", "install", "--python", python)
-    commands = installs(start, change, source, uv_options(source))
+    commands = installs(start, change, source, uv_options(source), "--no-cache-dir")
     return Written(tool="uv", commands=commands, note=source.note)
 
 

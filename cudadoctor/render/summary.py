@@ -190,7 +190,9 @@ def is_runnable(step: Step) -> bool:
     that changes one shell, or only looks (ulimit, srun, ps), helps nobody in a script.
     """
     barred = step.where != "here" or step.needs_root or step.reboot or step.verified is False
-    by_hand = step.commands and (step.edits or step.risk is Risk.PROCESS)
+    # What is added to such a project changes its files too, which no undo brings back.
+    of_project = step.tool in ("uv", "pdm", "poetry") and any("add" in it for it in step.commands)
+    by_hand = step.commands and (step.edits or step.risk is Risk.PROCESS or of_project)
     return not (barred or by_hand) and bool(step.commands or step.variables)
 
 

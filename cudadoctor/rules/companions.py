@@ -15,7 +15,7 @@ from cudadoctor.model.findings import (
     WARNING,
     Remedies,
 )
-from cudadoctor.model.machine import Distribution, Machine, OptStr
+from cudadoctor.model.machine import Distribution, Machine, OptStr, lookup
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS, admits
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.versions import version_of
@@ -27,9 +27,11 @@ from cudadoctor.plan.remedies import (
     install_torch,
     python_headers,
 )
+from cudadoctor.plan.remedies.process import builds_here
 from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present
+from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.demand import listed
 
 COMPILES_SINCE = Version("2.0")
@@ -184,34 +186,49 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     for package in m.packages or ():
         name = package.name
         if name in EXTENSIONS and (why := _built_for_other(m, kb, package, torch)):
+            fact = f"torch.imported.companion_errors.{name.replace('-', '_')}"
+            proof = "undefined symbol" in str(lookup(m, fact) or "")
             return Found(
-                evidence=("packages", "torch.text"),
+                evidence=("packages", fact if proof else "torch.text"),
                 values={
                     "package": name,
                     "version": package.version,
                     "torch": m.torch.text or torch,
                     "why": why,
                 },
-                sure=False,
+                sure=proof,
                 severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
-                remedies=install_companion(m, kb, name)
-                or _without_release(name, package.version.partition("+")[0], torch),
+                remedies=install_companion(m, kb, name) or _without_release(m, kb, package, torch),
             )
     return None
 
 
-def _without_release(name: str, version: str, torch: Version) -> Remedies:
-    """Of an extension that no release is known of for this torch: built anew, or taken out."""
-    if name in _BUILT_FROM_PYPI:
+def _without_release(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> Remedies:
+    """Of an extension without a wheel for this torch: built anew where that can work, else away.
+
+    A build ends at once without nvcc of torch's CUDA major, and then the old one is gone as well.
+    """
+    name, version = package.name, package.version.partition("+")[0]
+    if name in _BUILT_FROM_PYPI and builds_here(m):
         title = f"Build {name} {version} again for torch {torch.public}"
         return install_packages("rebuild-extension", title, f"{name}=={version}", remove=(name,))
-    title = f"Remove {name}: no release for torch {torch.public} is known"
-    return install_packages("remove-extension", title, remove=(name,)) + by_hand(
-        "rebuild-extension",
-        f"Build {name} from source",
+    title = f"Remove {name}: no wheel for torch {torch.public} is known"
+    text = (
         f"Build {name} for torch {torch.public} as its own page describes, with "
-        "--no-build-isolation --no-cache-dir; it needs nvcc of torch's CUDA major version.",
+        "--no-build-isolation --no-cache-dir; it needs nvcc of torch's CUDA major version."
     )
+    away = install_packages("remove-extension", title, remove=(name,))
+    back = _torch_it_was_built_for(m, kb, package)
+    return away + back + by_hand("rebuild-extension", f"Build {name} from source", text)
+
+
+def _torch_it_was_built_for(m: Machine, kb: Knowledge, package: Distribution) -> Remedies:
+    """torch's release that the extension names, if there is a build of it for this machine."""
+    if package.torch is None or len(package.torch.release) < 2:
+        return ()
+    release = f"{package.torch.major}.{package.torch.minor}"
+    build = best_build(m, kb, keep=release).build
+    return install_torch(m, kb, release) if build is not None and build.cuda is not None else ()
 
 
 _BUILT_FROM_PYPI = COMPILED_HERE - {"apex", "detectron2", "pytorch3d"}
@@ -261,6 +278,12 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
+_OF_PACKAGE = (
+    "{package} and torch.compile use Triton, which compiles a small launcher with the system's C "
+    "compiler and Python's headers."
+)
+
+
 @rule("triton-broken", title="torch.compile will not work: {what}", severity=WARNING)
 def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     """torch.compile uses Triton, which compiles a small launcher with the system's C compiler and
@@ -296,10 +319,16 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     compiler = need(m.build.compiler.present, "build.compiler.present")
     if compiler and need(m.build.headers, "build.headers"):
         return None
-    used = m.build.needed_by or any(map(m.package, KERNELS_AT_RUN_TIME))
+    kernels = next(filter(m.package, KERNELS_AT_RUN_TIME), None)
+    used = m.build.needed_by or kernels
     return Found(
+        why=_OF_PACKAGE if kernels else None,
         evidence=("build.headers" if compiler else "build.compiler.present",),
-        values={"what": "Python.h is not installed" if compiler else "no C compiler is installed"},
+        values={
+            "what": "Python.h is not installed" if compiler else "no C compiler is installed",
+            "package": kernels or "",
+        },
+        title="{package} and torch.compile will not work: {what}" if kernels else None,
         severity=WARNING if used else INFO,
         remedies=python_headers(m) if compiler else c_compiler(m),
     )

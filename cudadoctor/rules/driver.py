@@ -32,6 +32,7 @@ from cudadoctor.plan.remedies import (
     by_hand,
     forward_compat,
     hmm_off,
+    host_libraries,
     install_driver,
     install_firmware,
     install_libcuda,
@@ -306,14 +307,7 @@ def _differ_on_disk(m: Machine) -> bool:
 
 def _one_version_again(m: Machine) -> Remedies:
     if m.container.kind:
-        way = by_hand(
-            "driver-out-of-image",
-            "Use the host's driver libraries",
-            "Remove the driver's libraries (libcuda.so.*, libnvidia-*.so.*) from the image: the "
-            "container toolkit mounts those of the host. After a driver update on the host, "
-            "restart the container.",
-            "container",
-        )
+        way = host_libraries(m)
         return reboot(m) + way if m.look == "report" else way
     here = [file for file in m.driver.module_files or () if file.kernel == m.platform.kernel]
     fits = m.driver.library is not None and m.driver.library in {file.version for file in here}

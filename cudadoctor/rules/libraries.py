@@ -393,7 +393,7 @@ def libstdcxx_old(m: Machine) -> Answer:
             "symbol": symbol[0] if symbol else "a newer GLIBCXX version",
         },
         remedies=(off_search_path(m, path.rpartition("/")[0]) if "/" in path else ())
-        + newer_libstdcxx(m, path),
+        or newer_libstdcxx(m, path),
     )
 
 

@@ -27,6 +27,10 @@ _CODE = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\+PTX)?")
 _FLAT = re.compile(r"(?:sm_|compute_)?\d{2,3}[af]?|\d[\d.,]*,[\d.,]+")
 
 
+_TRITON_ONLY = {"flash-linear-attention", "liger-kernel", "unsloth"}
+"""Their kernels are Triton's, which needs a C compiler and never nvcc."""
+
+
 @rule(
     "toolkit-missing",
     title="{package} needs a CUDA toolkit to compile, and none is installed",
@@ -42,7 +46,8 @@ def toolkit_missing(m: Machine) -> Answer:
     Fix: install a toolkit of torch's CUDA major version, without the driver that its installer
     offers.
     """
-    needed = need(m.build.needed_by, "build.needed_by")
+    asked = need(m.build.needed_by, "build.needed_by")
+    needed = [name for name in asked if name not in _TRITON_ONLY]
     if not needed or not applies(m) or any(toolkit.nvcc for toolkit in _all(m)):
         return None
     return Found(

@@ -84,6 +84,7 @@ def test_what_is_compiled_against_torch_is_built_without_isolation() -> None:
     change = PackageChange(install=("flash-attn==2.8.3", "numpy<2"))
     assert commands(machine(), change) == (
         (PYTHON, "-m", "pip", "install", "numpy<2"),
+        (PYTHON, "-m", "pip", "install", "setuptools", "wheel", "packaging", "ninja", "psutil"),
         (
             *(PYTHON, "-m", "pip", "install", "--no-build-isolation", "--no-cache-dir"),
             "flash-attn==2.8.3",

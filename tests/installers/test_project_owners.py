@@ -101,7 +101,39 @@ def test_the_lines_of_a_file_are_not_broken_on_a_narrow_terminal() -> None:
 def test_the_default_build_leads_nowhere_else() -> None:
     made = written("uv", DEFAULT)
     assert "tool" not in edit(made)
-    assert "Remove what sends torch" in (made.note or "")
+    assert "another index or source" in (made.note or "")
+
+
+def test_an_index_that_the_project_names_is_led_past() -> None:
+    index = {"extra": ["https://download.pytorch.org/whl/cpu"], "origin": "x"}
+    made = registry.write(project("uv", index=index), KB, DEFAULT)
+    table = edit(made)["tool"]["uv"]
+    assert table["sources"]["torch"] == [{"index": "pytorch-cu130"}]
+    assert table["index"][0]["url"].endswith("/whl/cu130")
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("uv", ("add", "--project", "/home/ada/work", "numpy<2")),
+        ("pdm", ("add", "-p", "/home/ada/work", "numpy<2")),
+        ("poetry", ("-C", "/home/ada/work", "add", "numpy<2")),
+    ],
+)
+def test_a_package_without_an_index_is_added_by_the_tool_itself(
+    tool: str, words: tuple[str, ...]
+) -> None:
+    made = written(tool, PackageChange(install=("numpy<2",)))
+    assert made.commands[0][1:] == words and not made.edits
+
+
+def test_wheels_of_a_pixi_project_stay_with_pixi() -> None:
+    prefix = "/home/ada/work/.pixi/envs/default"
+    pixi = [{"name": "pixi", "path": "/usr/bin/pixi"}]
+    m = project("pixi", kind="conda", prefix=prefix, pip=False, managers=pixi)
+    made = registry.write(m, KB, PackageChange(install=("torchvision==0.29.1",)))
+    words = ("add", "--manifest-path", "/home/ada/work", "--pypi", "torchvision==0.29.1")
+    assert made.commands == (("/usr/bin/pixi", *words),)
 
 
 def test_a_pdm_project_gets_a_source_for_torch_alone() -> None:

@@ -259,7 +259,7 @@ OPTIONS = {
     *("--now", "-cgi", "-mig", "-srs", "--force-reinstall", "-siD", "--mode", "--oldpackage"),
     *("--update", "--silent", "--enable", "--add-repo", "--set-enabled", "-e", "-name", "-exec"),
     *("--allowerasing", "--allow-downgrades", "--auto-agree-with-licenses", "--rebuild"),
-    "--reinstall",
+    *("--reinstall", "--purge", "--pypi", "--project"),
 }
 EDITS = {
     r"s/^\(deb.* main\).*/\1 contrib non-free non-free-firmware/",

@@ -122,6 +122,11 @@ spec:
           value: compute,utility""",
 }
 """The same in a pod's manifest."""
+_APPLY = (
+    "Add these lines to the pod's own manifest. Then delete the pod and apply the manifest again "
+    "(`kubectl apply -f`): a running pod is not changed. In a Deployment or a Job they belong "
+    "under spec.template."
+)
 _PLUGIN = (
     "`kubectl describe nodes` must list nvidia.com/gpu; if not, the cluster's administrator has "
     "to install NVIDIA's GPU Operator or device plugin."
@@ -202,6 +207,7 @@ def container_option(
     kind = m.container.kind or ""
     edits, text, note = _written(m, option), None, None
     if _kubernetes(m):
+        text = _APPLY
         note = _PLUGIN if option == "--gpus all" else None
     elif run := _RUN.get(kind):
         text = f"Add `{option}` to your `{run} run` command, before the image."
@@ -664,22 +670,26 @@ _SAME_DRIVER = (
 
 
 def _same_driver(m: Machine) -> OptStr:
-    driver = m.driver.kernel
+    driver = m.driver.kernel if m.driver.kernel != m.driver.library else None
     return _SAME_DRIVER.format(driver=driver) if driver else None
 
 
 def _proxmox(m: Machine, kernel: str) -> Remedies:
     """Proxmox VE passes nodes on by itself since 8.2, whose kernel is 6.8."""
     passes_on = tuple(map(int, re.findall(r"\d+", kernel)[:2])) >= (6, 8)
-    lines = [f"dev{number}: {node}" for number, node in enumerate(_nodes(m))]
+    there = {node.path for node in m.driver.nodes or () if node.errno == 0}
+    lines = [f"dev{n}: {node}" for n, node in enumerate(_nodes(m)) if node not in there]
     text = (
-        "Add these lines on the Proxmox host, then run `pct reboot ID`. There `pct list` shows the "
-        f"ID of {m.identity.host or 'this container'}."
+        "On the Proxmox host, `pct list` shows the ID of "
+        f"{m.identity.host or 'this container'}. Run `nvidia-modprobe -u -c 0` there, so that the "
+        "device files exist, add these lines and run `pct reboot ID`."
     )
     return (
         Remedy(
             id="grant-gpu",
-            title="Give the Proxmox container the host's GPU",
+            title="Give the container the missing device files"
+            if there
+            else "Give the Proxmox container the host's GPU",
             where="host",
             risk=Risk.PROCESS,
             manual=text if passes_on else f"{text} {_UVM}",
@@ -690,6 +700,47 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
                 ),
             ),
             note=_same_driver(m),
+        ),
+    )
+
+
+_OF_DRIVER = re.compile(r"(?:libnvidia|nvidia|libcuda1|libnvcuvid|xorg-x11-drv-nvidia)[\w.+-]*")
+
+
+def host_libraries(m: Machine) -> Remedies:
+    """The host's driver libraries in place of those that were installed in the container."""
+    kind, kernel, name = m.container.kind or "", m.platform.kernel or "", _name(m)
+    packages = [
+        package.name
+        for package in m.driver.packages or ()
+        if package.manager == "dpkg" and _OF_DRIVER.fullmatch(package.name)
+    ]
+    if kind == "lxc" and kernel.endswith("-pve"):
+        text = _same_driver(m) or "Install the libraries of the host's driver in the container."
+        title = "Install the libraries of the host's driver version"
+        return by_hand("driver-out-of-image", title, text)
+    if kind != "lxc":
+        text = (
+            "Remove the driver's libraries (libcuda.so.*, libnvidia-*.so.*) from the image: the "
+            "container toolkit mounts those of the host. After a driver update on the host, "
+            "restart the container."
+        )
+        title = "Use the host's driver libraries"
+        return by_hand("driver-out-of-image", title, text, "container")
+    host = f"`incus config set {name} nvidia.runtime=true` and `incus restart {name}`"
+    return (
+        Remedy(
+            id="driver-out-of-image",
+            title="Remove the driver's libraries from the container",
+            needs_root=True,
+            commands=(("apt-get", "remove", "--purge", "-y", *packages), ("ldconfig",))
+            if packages
+            else (),
+            manual=None
+            if packages
+            else "Remove the packages that own libcuda.so.1 and libnvidia-ml.so.1.",
+            note=f"Then, on the host: {host}, which mount the host's libraries. With LXD the "
+            "program is `lxc` instead of `incus`.",
         ),
     )
 

@@ -68,6 +68,13 @@ class Question(NamedTuple):
         return _changes(self.build, self.machine)
 
     @property
+    def made_for_it(self) -> bool:
+        """Whether the package says itself that it was compiled for the new torch and its CUDA."""
+        torch, cuda = self.package.torch, self.package.cuda
+        same = torch is not None and torch.release[:2] == self.build.torch.release[:2]
+        return same and cuda is not None and _major(cuda) == _major(self.build.cuda)
+
+    @property
     def name(self) -> str:
         """The package with its version, for a sentence."""
         return f"{self.package.name} {self.package.version}"
@@ -131,6 +138,8 @@ def _xformers(q: Question) -> Fate:
 
 def _flash_attn(q: Question) -> Fate:
     """Source on PyPI; its installation fetches a wheel where one was made for torch and CUDA."""
+    if q.made_for_it:
+        return Fate()
     if not q.changes:
         known = q.package.version in q.kb.companion("flash-attn", q.build.torch)
         return Fate() if known and q.takes_python(q.package.version) else q.stays()
@@ -144,7 +153,7 @@ def _flash_attn(q: Question) -> Fate:
 
 def _compiled(q: Question) -> Fate:
     """Source only, and no table of wheels: compiled where an nvcc of the CUDA major is at hand."""
-    if not q.changes:
+    if not q.changes or q.made_for_it:
         return Fate()
     known = (toolkit.cuda for toolkit in q.machine.build.toolkits or ())
     nvcc = next((cuda for cuda in known if cuda and _major(cuda) == _major(q.build.cuda)), None)

@@ -8,6 +8,8 @@ from errno import EACCES
 from functools import partial
 from typing import Literal
 
+from msgspec.structs import replace
+
 from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 
@@ -118,6 +120,16 @@ def has_nvlink_5(m: Machine) -> bool:
     return any(gpu.capability and gpu.capability.major >= 10 for gpu in m.gpus or ())
 
 
+def builds_here(m: Machine) -> bool:
+    """Whether an extension can be compiled against the installed torch: nvcc of its CUDA major."""
+    cuda = m.torch.cuda
+    fits = (
+        toolkit.nvcc and toolkit.cuda and cuda and toolkit.cuda.major == cuda.major
+        for toolkit in m.build.toolkits or ()
+    )
+    return m.platform.system == "Linux" and any(fits)
+
+
 def is_cloud(m: Machine) -> bool:
     """Whether this looks like a provider's virtual machine, whose image brings its own driver."""
     product = (m.platform.product or "").lower()
@@ -171,8 +183,33 @@ def unset_variables(m: Machine, *names: str) -> Remedies:
     )
 
 
+_MODULES = re.compile(
+    r"(?:^|:)/(?:apps|sw|software|modules|easybuild|cvmfs|opt/apps|opt/ohpc|cm/shared|spack)/"
+    r"(?:[\w.-]+/)*?(cuda|cudnn|nccl|gcc|anaconda|intel|openmpi)[/\d.:-]",
+    re.IGNORECASE,
+)
+"""Folders of environment modules, and the module's usual name in them."""
+
+
 def _lasting(m: Machine, name: str) -> str:
-    """Where the line that sets a variable may stand."""
+    """Where the line that sets a variable may stand, as its value tells."""
+    value, prefix = (m.env or {}).get(name, ""), m.python.prefix or ""
+    if module := _MODULES.search(value):
+        return (
+            f"A module sets it: `module unload {module[1].lower()}` (see `module list`), and take "
+            "its `module load` out of the job script or ~/.bashrc."
+        )
+    if m.container.kind == "apptainer":
+        return (
+            f"The image sets it at each start: pass `--env {name}=` to `apptainer exec`, or delete "
+            "the line from %environment of the image."
+        )
+    conda = (m.env or {}).get("CONDA_PREFIX") or prefix
+    if (m.python.kind or "").startswith("conda") and conda and value.startswith(conda):
+        return (
+            f"The conda environment sets it: `grep -l {name} $CONDA_PREFIX/etc/conda/activate.d/*` "
+            f"finds the file; if none does, run `conda env config vars unset {name}`."
+        )
     if m.platform.system == "Windows":
         return f"To remove it for good, delete {name} in Environment Variables."
     if m.container.kind in ("docker", "podman", "containerd"):
@@ -185,8 +222,8 @@ def _lasting(m: Machine, name: str) -> str:
     if m.container.scheduler:
         return f"To remove it for good, look for {name} in the job script and in ~/.bashrc."
     return (
-        "To remove it for good, delete the line that this finds: "
-        f"`grep -n {name} ~/.bashrc ~/.profile ~/.zshrc /etc/environment`."
+        f"To remove it for good, find its line with `grep -n {name} ~/.bashrc ~/.profile ~/.zshrc "
+        "/etc/environment` and delete it."
     )
 
 
@@ -215,6 +252,7 @@ def install_packages(
 _NAME = "LD_LIBRARY_PATH"
 _TOOLKIT = re.compile(r"(/usr/local/cuda|/opt/cuda)(?:-([\d.]+))?(?=/|$)")
 _TARGET = re.compile(r"/targets/[\w-]+-linux/lib(?=/|$)")
+_PROGRAM = re.compile(r"/opt/(?!cuda)[\w.-]+/[\w.-]+/")
 _DISTINCT_FOLDERS = ("stubs", "compat")
 
 
@@ -227,11 +265,21 @@ def off_search_path(m: Machine, folder: str) -> Remedies:
     gone = [entry for entry in entries if _leads_to(entry, folder, m)]
     if not gone:
         return ()
+    # A program's own folders belong together: one without the other serves nobody.
+    programs = [found[0] for entry in gone if (found := _PROGRAM.match(entry))]
+    gone = [entry for entry in entries if entry in gone or entry.startswith(tuple(programs))]
     rest = [entry for entry in entries if entry not in gone]
     if not rest:
         return unset_variables(m, _NAME)
     title = f"Take {' and '.join(dict.fromkeys(gone))} out of {_NAME}"
-    return set_variables("trim-ld-library-path", title, {_NAME: ":".join(rest)})
+    (step,) = set_variables("trim-ld-library-path", title, {_NAME: ":".join(rest)})
+    if m.container.kind != "apptainer":
+        return (replace(step, note=_lasting(m, _NAME)),)
+    note = (
+        "The image sets it at each start: pass `--env LD_LIBRARY_PATH=` with that value to "
+        "`apptainer exec`, or change %environment of the image."
+    )
+    return (replace(step, note=note),)
 
 
 def _leads_to(entry: str, folder: str, m: Machine) -> bool:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import environment
+from cudadoctor.installers.requirement import COMPILED_HERE
 from cudadoctor.installers.tool import Written, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
@@ -24,7 +25,7 @@ from cudadoctor.plan.remedies.companions import (
     only_for_torch,
 )
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies.process import builds_here, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
@@ -128,7 +129,11 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     if version is None or _needs_jetson_wheel(m):
         return ()
     found = {name: _release_for(name, version, m, kb) for name in names}
-    pins = {name: f"{name}=={release}" for name, release in found.items() if release}
+    pins = {
+        name: f"{name}=={release}"
+        for name, release in found.items()
+        if release and (name not in COMPILED_HERE or _comes(name, release, m, kb))
+    }
     if not pins:
         return ()
     # PyPI has xformers for one CUDA only; torch's own index has it for each.
@@ -154,6 +159,15 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     lost = ", ".join(name for name in found if name not in pins)
     note = f"No release of {lost} is known for this torch." if lost else None
     return (_step(id="install-companion", title=title, packages=change, note=note),)
+
+
+def _comes(name: str, release: str, m: Machine, kb: Knowledge) -> bool:
+    """Whether the source of an extension can become one here: by a wheel of its own, or by nvcc."""
+    torch, cuda, python = m.torch.version, m.torch.cuda, python_of(m)
+    known = torch and cuda and python and platform_of(m) == "linux_x86_64"
+    if name != "flash-attn" or not (known and torch and cuda and python):
+        return builds_here(m)
+    return kb.prebuilt_flash(Version(torch.public), cuda, python) == release or builds_here(m)
 
 
 def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
