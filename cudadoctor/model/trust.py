@@ -308,7 +308,8 @@ _ARGUMENTS = frozenset(
     $PYTHON -C -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force --gpgpu
     --gpu-reset --import --index --index-url --default-index --extra-index-url --manifest-path
     --dry-run --ignore-installed --reinstall -cgi -mig -srs conf-compute mig
-    --purge --no-build-isolation --no-cache-dir --pypi --project --python --refresh --shutdown --upgrade
+    --purge
+    --no-build-isolation --no-cache-dir --pypi --project --python --refresh --shutdown --upgrade
     pip venv ensurepip install uninstall remove create add sync update upgrade full-upgrade refresh
     module reset enable restart --now versionlock autoinstall boot reboot check conda-forge pytorch
     nvidia torch DEFAULT cache purge --force-reinstall
