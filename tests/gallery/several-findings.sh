@@ -13,8 +13,8 @@
 set -eu
 
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    To remove it for good, delete the line that this finds: `grep -n CUDA_VISIBLE_DEVICES
-#    ~/.bashrc ~/.profile ~/.zshrc /etc/environment`.
+#    To remove it for good, find its line with `grep -n CUDA_VISIBLE_DEVICES ~/.bashrc
+#    ~/.profile ~/.zshrc /etc/environment` and delete it.
 #    Type this in your own shell too: a script cannot:
 unset CUDA_VISIBLE_DEVICES
 
