@@ -678,7 +678,8 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
     """Proxmox VE passes nodes on by itself since 8.2, whose kernel is 6.8."""
     passes_on = tuple(map(int, re.findall(r"\d+", kernel)[:2])) >= (6, 8)
     there = {node.path for node in m.driver.nodes or () if node.errno == 0}
-    lines = [f"dev{n}: {node}" for n, node in enumerate(_nodes(m)) if node not in there]
+    missing = set(_nodes(m)) - there or set(_nodes(m))
+    lines = [f"dev{n}: {node}" for n, node in enumerate(_nodes(m)) if node in missing]
     text = (
         "On the Proxmox host, `pct list` shows the ID of "
         f"{m.identity.host or 'this container'}. Run `nvidia-modprobe -u -c 0` there, so that the "
@@ -688,7 +689,7 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
         Remedy(
             id="grant-gpu",
             title="Give the container the missing device files"
-            if there
+            if missing & there == set() and there
             else "Give the Proxmox container the host's GPU",
             where="host",
             risk=Risk.PROCESS,

@@ -201,8 +201,8 @@ def _lasting(m: Machine, name: str) -> str:
         )
     if m.container.kind == "apptainer":
         return (
-            f"The image sets it at each start: pass `--env {name}=` to `apptainer exec`, or delete "
-            "the line from %environment of the image."
+            "The image or your shell outside sets it at each start. Unset it there, or run "
+            f"`env -u {name} python` in the container."
         )
     conda = (m.env or {}).get("CONDA_PREFIX") or prefix
     if (m.python.kind or "").startswith("conda") and conda and value.startswith(conda):
