@@ -308,7 +308,8 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
 _BIOS = (
     "Switch on Above 4G decoding in the BIOS",
     "Restart into the BIOS setup (`sudo systemctl reboot --firmware-setup`). Switch on Above 4G "
-    "decoding and Resizable BAR; look for them under PCI, Advanced or Boot.",
+    "decoding and Resizable BAR; look for them under PCI, Advanced or Boot. Switch off CSM (legacy "
+    "boot). If Above 4G decoding is missing, update the BIOS.",
 )
 _VM = (
     "Give the virtual machine a larger PCI address space",
