@@ -108,6 +108,7 @@ class _Script:
         apart = any(is_runnable(steps[0]) and steps[0].commands for steps in ordered)
         commands = "\n".join(line for line in body if not line.startswith("#"))
         yield from map(self._spoken, self.words.start(commands, apart=apart))
+        yield from self._needs_venv(block)
         yield from body
         if block:
             yield from ("", comment(BEGIN), *(f"# {line}".rstrip() for line in block[1:]))
@@ -116,6 +117,18 @@ class _Script:
         left = [steps[0] for steps in ordered if not is_runnable(steps[0]) and steps not in root]
         if block or left:
             yield from ("", *self.words.printed(tuple(self._remains(block, left))), "exit 1")
+
+    def _needs_venv(self, block: list[str]) -> Iterator[str]:
+        """Ends the script early where a step of root has to come before those of the user."""
+        first = next((step.commands[0] for step in self.plan.steps if is_runnable(step)), ())
+        if self.name == "powershell" or first[1:3] != ("-m", "venv"):
+            return
+        if any(step.id == "install-venv" for step in self.plan.steps):
+            lines = (self.say("Run this first, then this script again:"), *block[1:])
+            told = " ".join(map(self.words.quoted, filter(None, lines)))
+            check = self.words.shown(typed(first[0], "-c", "import ensurepip"))
+            yield ""
+            yield self.words.unless.format(check=check, told=f"printf '%s\\n' {told}")
 
     def _spoken(self, line: str) -> str:
         """A line of the shell's own in the user's language, if it is a comment."""

@@ -43,6 +43,8 @@ class Shell(ABC):
 
     suffix: str
     elevate = "sudo "
+    unless = "{check} 2>/dev/null || {{ {told} >&2; exit 1; }}"
+    """Ends a script, with some words, if a command fails."""
     restart = "reboot"
     usual = "python3"
     python: str
@@ -242,6 +244,7 @@ class Fish(Shell):
         "cd $empty; or exit $status",
     )
     here = "$HERE/{}"
+    unless = "{check} 2>/dev/null; or begin; {told} >&2; exit 1; end"
     ending = "; or exit $status"
     setting = "set -gx {name} {value}"
     unsetting = "set -e {name}"

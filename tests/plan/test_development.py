@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.version import Version
+from printed_scripts import without_printing
 from remedy_fixtures import KB, machine
 
 from cudadoctor.model.findings import Wishes
 from cudadoctor.model.machine import Library, Machine
 from cudadoctor.plan.planner import plan
 from cudadoctor.plan.remedies import development, torch
+from cudadoctor.render.script import script
+from cudadoctor.render.shells import ShellName
 from cudadoctor.rules.diagnose import diagnose
 from cudadoctor.rules.evidence.libraries import way_out
 from cudadoctor.solver.builds import best_build
@@ -158,6 +163,37 @@ def test_a_python_that_takes_no_packages_and_lacks_venv_gets_it_first() -> None:
     first, second = steps[:2]
     assert first.needs_root and first.commands[-1][-1] == "python3.11-venv"
     assert second.commands[0][1:3] == ("-m", "venv") and not second.manual
+
+
+@pytest.mark.skipif(not Path("/bin/false").exists(), reason="no program that fails")
+def test_a_script_that_lacks_venv_says_what_to_run_first_and_makes_nothing(tmp_path: Path) -> None:
+    python = {
+        "kind": "system",
+        "externally_managed": True,
+        "ensurepip": False,
+        "executable": "/bin/false",  # fails at the check
+        "prefix": "/usr",
+        "version": "3.11.2",
+        "managers": [],
+    }
+    nothing = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    m = on("debian", "12", python=python, torch=nothing, packages=[])
+    judged = diagnose(m, KB)
+    text = script(plan(m, KB, judged, Wishes()), m, judged, version="0", knowledge="0")
+    ran = subprocess.run(
+        ["sh"], input=text, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "sudo apt-get install -y python3.11-venv" in ran.stderr.splitlines()
+    assert not [*tmp_path.iterdir()]
+    fish = script(
+        plan(m, KB, judged, Wishes()), m, judged, shell="fish", version="0", knowledge="0"
+    )
+    names: tuple[tuple[str, ShellName], ...] = ((text, "bash"), (fish, "fish"))
+    for written, name in names:
+        assert any("import ensurepip" in line for line in written.splitlines())
+        kept = without_printing(written.split("\n"), name)
+        assert not any("import ensurepip" in line for line in kept)
 
 
 def test_pip_unpacks_on_the_disk_of_the_environment_where_tmp_is_small() -> None:

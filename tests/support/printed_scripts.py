@@ -9,6 +9,7 @@ from cudadoctor.render.shells import ShellName
 
 def without_printing(lines: list[str], name: ShellName) -> list[str]:
     """The lines without those that print what is left to do, each proven to do just that."""
+    lines = [line for line in lines if not GUARD.fullmatch(line)]
     if name == "bash":
         begins = [number for number, line in enumerate(lines) if line.startswith("cat <<'END")]
         if not begins:
@@ -27,3 +28,9 @@ QUOTED = {
     "fish": re.compile(r"[A-Za-z0-9_./:=+,@-]+|'(?:[^'\\]|\\['\\])*'"),
     "powershell": re.compile(r"'(?:[^'\u2018-\u201b]|''|\u2018\u2018|\u2019\u2019)*'"),
 }
+GUARD = re.compile(
+    r"(?:\"\$PYTHON\"|\$PYTHON|[\w./-]+) -c 'import ensurepip' 2>/dev/null"
+    r"(?: \|\| \{ |; or begin; )"
+    r"printf '%s\\n' (?:[\w./-]+ |'(?:[^'\\]|'\"'\"')*' )*>&2; exit 1; (?:\}|end)"
+)
+"""What ends a script before a step that cannot work yet: one line that only prints."""
