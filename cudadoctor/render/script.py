@@ -108,7 +108,7 @@ class _Script:
         apart = any(is_runnable(steps[0]) and steps[0].commands for steps in ordered)
         commands = "\n".join(line for line in body if not line.startswith("#"))
         yield from map(self._spoken, self.words.start(commands, apart=apart))
-        yield from self._needs_venv(block)
+        yield from self._needs_venv()
         yield from body
         if block:
             yield from ("", comment(BEGIN), *(f"# {line}".rstrip() for line in block[1:]))
@@ -118,14 +118,13 @@ class _Script:
         if block or left:
             yield from ("", *self.words.printed(tuple(self._remains(block, left))), "exit 1")
 
-    def _needs_venv(self, block: list[str]) -> Iterator[str]:
-        """Ends the script early where a step of root has to come before those of the user."""
-        first = next((step.commands[0] for step in self.plan.steps if is_runnable(step)), ())
-        if self.name == "powershell" or first[1:3] != ("-m", "venv"):
-            return
-        if any(step.id == "install-venv" for step in self.plan.steps):
-            lines = (self.say("Run this first, then this script again:"), *block[1:])
-            told = " ".join(map(self.words.quoted, filter(None, lines)))
+    def _needs_venv(self) -> Iterator[str]:
+        """Ends the script early where a package of the system has to come first."""
+        first = next((step.commands[0] for step in self.plan.steps if _makes_venv(step)), None)
+        package = next((step for step in self.plan.steps if step.id == "install-venv"), None)
+        if first and package and self.name != "powershell":
+            lines = (self.say("Run this first, then this script again:"), *self._lines(package))
+            told = " ".join(map(self.words.quoted, lines))
             check = self.words.shown(typed(first[0], "-c", "import ensurepip"))
             yield ""
             yield self.words.unless.format(check=check, told=f"printf '%s\\n' {told}")
@@ -215,6 +214,10 @@ class _Script:
         # No script sets the variable for the shell in which this is typed.
         named = () if python == PLACEHOLDER else ("--python", python)
         yield comment(words.shown(typed("cudadoctor", "check", *named)), 3)
+
+
+def _makes_venv(step: Step) -> bool:
+    return is_runnable(step) and bool(step.commands) and step.commands[0][1:3] == ("-m", "venv")
 
 
 def _is_for_root(step: Step) -> bool:

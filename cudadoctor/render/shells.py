@@ -16,7 +16,7 @@ from typing import Literal
 
 from cudadoctor.model.findings import Edit, Step
 from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings, StrPair
-from cudadoctor.model.trust import PLACEHOLDER, USER, Command, ours
+from cudadoctor.model.trust import PLACEHOLDER, USER, Command, ours, typed
 from cudadoctor.render import inert
 
 ShellName = Literal["bash", "fish", "powershell"]
@@ -519,8 +519,11 @@ def kept_by_conda(
 
 
 def activation_note(m: Machine, variables: Mapping[str, OptStr], shell: ShellName) -> OptStr:
-    """Where a conda environment would keep these variables, None elsewhere."""
+    """How a conda environment keeps these variables, None elsewhere."""
     found = kept_by_conda(m, variables, shell)
-    if not found:
+    lasting = [f"{name}={value}" for name, value in variables.items() if name in FOR_GOOD and value]
+    if not found or not lasting:
         return None
-    return f"To keep this in the conda environment, {found[0].file} can do it at each activation."
+    words = typed("conda", "env", "config", "vars", "set", "-p", m.python.prefix or "", *lasting)
+    command = " ".join(shell_of(shell).arguments(words))
+    return f"To keep this in the conda environment: `{command}`."

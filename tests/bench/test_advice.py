@@ -358,7 +358,7 @@ def test_a_check_reads_what_the_bench_kept_and_writes_nothing(
     if "no NVIDIA GPU" not in ran.stdout:
         pytest.skip("a GPU is here: the result of a CPU does not count")
     assert "Not recommended here: channels-last" in ran.stdout
-    assert "no difference on the decoder workload, 2026-11-21" in ran.stdout
+    assert "measured here on 2026-11-21: no difference (decoder)" in ran.stdout
     assert str(bad) in ran.stderr
     assert sorted(path.name for path in state.rglob("*")) == before
 
