@@ -193,13 +193,17 @@ def test_torchrun_starts_the_script_as_its_docstring_says(python_cpu: str) -> No
     assert "torchrun --standalone --nproc-per-node=gpu ddp.py" in text
     assert re.search(r"torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=\S+ --rdzv-backend=", text)
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
-    child = subprocess.run(
-        [python_cpu, "-B", *words, str(script), "--steps", "2"],
-        env={**os.environ, **QUIET},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    for _ in range(2):
+        child = subprocess.run(
+            [python_cpu, "-B", *words, str(script), "--steps", "2"],
+            env={**os.environ, **QUIET},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        # On a machine under load, gloo's threads may outlive their owner: torch's fault at the end.
+        if "terminate called without an active exception" not in child.stderr:
+            break
     assert child.returncode == 0, child.stderr
     assert child.stdout.splitlines()[-1].startswith("proved: 3 processes with 16 samples each")
