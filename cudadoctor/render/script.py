@@ -75,7 +75,7 @@ class _Script:
         yield "#"
 
     def without_steps(self, diagnosis: Diagnosis) -> Iterator[str]:
-        """Why there is no step; nothing to do is said only where nothing is wrong."""
+        """Why there is no step; "nothing to fix" only if nothing is wrong."""
         say, command = self.say, diagnosis.next_command
         yield ""
         if diagnosis.verdict == "undecided":

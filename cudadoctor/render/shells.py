@@ -368,7 +368,7 @@ def written_edits(step: Step) -> tuple[Edit, ...]:
 
 
 def edits_by_hand(step: Step) -> tuple[Edit, ...]:
-    """The edits of a step that are told, since no command makes them."""
+    """The edits of a step that the user makes, since no command does."""
     return () if written_edits(step) else step.edits
 
 

@@ -365,7 +365,7 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
 
 
 def start_mps(m: Machine) -> Remedies:
-    """The daemon itself, where it is the user's to start."""
+    """Start the daemon itself, if the user may do that."""
     if m.container.kind or m.container.scheduler or side_of(m) not in ("linux", "dgx"):
         return ()
     return (

@@ -113,7 +113,7 @@ def one_version(m: Machine, kb: Knowledge) -> Remedies:
     bounds, driver = _bounds(m, kb), m.driver
     built = [package.version for package in driver.packages or () if is_driver(package)]
     if driver.library and built and all(str(driver.library) in version for version in built):
-        # The packages agree: only the module for this kernel was not built anew.
+        # The packages agree: only the module for this kernel was not rebuilt.
         return load_driver(m, "not-built")
     bounds = bounds._replace(open=bounds.open and driver.flavour != "proprietary")
     if keeper_of(m) == "here" and (lagging := _aligned(m)):
@@ -740,7 +740,7 @@ _SWITCHERS = {
     "system76-power.conf": "system76-power graphics hybrid",
     "supergfxd.conf": "supergfxctl --mode Hybrid",
 }
-"""Files of modprobe.d that a program writes anew with each switch of graphics, and its command."""
+"""Files of modprobe.d that a program rewrites on each switch of graphics, and its command."""
 _SWITCHED = "This program wrote the file that blocks nvidia, and would write it again."
 
 
