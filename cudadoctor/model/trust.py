@@ -169,7 +169,11 @@ class Exit:
         if not self._foreign:
             return wanted
         return tuple(
-            edit if _fits(_WRITTEN, edit.file) else replace(edit, mode="by hand") for edit in wanted
+            edit
+            if _fits(_WRITTEN, edit.file)
+            and all(_fits(_LINE, line) for line in edit.what.split("\n"))
+            else replace(edit, mode="by hand")
+            for edit in wanted
         )
 
     def change(self, wanted: PackageChange) -> PackageChange | None:
@@ -186,6 +190,8 @@ class Exit:
     def _is_command(self, argv: Strings) -> bool:
         """Whether a program of the list is run, with words that cannot lead it astray."""
         program, *others = argv or ("",)
+        if program == "usermod":  # a document could name a group whose members are as good as root
+            return others[:1] == ["-aG"] and others[2:] == [USER] and _fits(_GROUPS, others[1])
         known = program in _PROGRAMS or _fits(_PYTHON, program) or _fits(_MADE, program)
         return known and all(map(self._is_argument, others))
 
@@ -204,6 +210,12 @@ class Exit:
         """Whether it is a project of the tables, with or without a version (PEP 440)."""
         found = re.fullmatch(_REQUIREMENT, text)
         return found is not None and found["name"].lower() in self._projects
+
+
+def _is_written(edit: Edit) -> bool:
+    """Whether the file is one that remedies write, and each line one of theirs."""
+    lines = edit.what.split("\n")
+    return _fits(_WRITTEN, edit.file) and all(_fits(_LINE, line) for line in lines)
 
 
 def is_host(text: str) -> bool:
@@ -283,8 +295,25 @@ _SOURCE = (
     r"|ol\d{1,2}_codeready_builder|codeready-builder-for-rhel-\d{1,2}-(?:x86_64|aarch64)-rpms"
 )
 """Where the packages of drivers come from."""
-_WRITTEN = r"/etc/[a-z0-9._-]+(?:/[A-Za-z0-9._-]+){0,3}"
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
+_GROUPS = r"(?:video|render|nvidia)(?:,(?:video|render|nvidia)){0,2}"
+_WRITTEN = (
+    r"/etc/(?:modprobe\.d/[A-Za-z0-9_.-]+\.conf|security/limits\.d/90-nofile\.conf|default/grub"
+    r"|udev/rules\.d/71-nvidia-dev-char\.rules|rpm/macros\.nvidia-kmod"
+    r"|apt/sources\.list\.d/nvidia-container-toolkit\.list)"
+)
+_LINE = (
+    rf"|# replaces {_MODPROBE}|blacklist (?:nouveau|nova_core)|options nouveau modeset=0"
+    r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
+    r"|\* (?:soft|hard) nofile \d{4,7}|%_with_kmod_nvidia_open 1"
+    r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
+    r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX iommu=pt"'
+    r'|ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN\+="/usr/bin/nvidia-ctk system '
+    r'create-dev-char-symlinks --create-all"'
+    r"|deb \[signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring\.asc\] "
+    r"https://nvidia\.github\.io/libnvidia-container/stable/deb/\$\(ARCH\) /"
+)
+"""What may be written, line by line; the first alternative is an empty line."""
 
 _NEW = r"\.venv-torch(?:-conda|-py\d{2,3})?(?:[/\\]uv)?"
 _MADE = rf"{_NEW}(?:/bin/python|\\Scripts\\python\.exe|\\python\.exe)?"

@@ -81,13 +81,6 @@ def shown_findings(shown: Report) -> tuple[Finding, ...]:
     )
 
 
-def sureness(finding: Finding, say: Language) -> str:
-    """How sure a finding is, "" where it is certain."""
-    if finding.confidence is Confidence.CERTAIN:
-        return ""
-    return say("possible" if finding.confidence is Confidence.POSSIBLE else "likely")
-
-
 _ELSEWHERE = {
     "windows": "in Windows",
     "admin": "by the administrator",

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import forged
+import msgspec
 import pytest
 from imports_read import modules
 from markdown_it import MarkdownIt
-from scenario_reader import HERE
+from scenario_reader import HERE, read_scenario
 
 from cudadoctor import knowledge, pipeline
 from cudadoctor.cli import saved
 from cudadoctor.host import recording
 from cudadoctor.installers.index import is_official
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Wishes
+from cudadoctor.model.findings import Edit, Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import NOT_TAKEN, PLACEHOLDER, Exit, Foreign, acting, foreign
 from cudadoctor.render import markdown
@@ -384,3 +385,32 @@ def test_a_list_of_gpus_and_a_name_have_limits() -> None:
         factfile.from_document(base)
     with pytest.raises(factfile.FactsError, match="4,096 characters"):
         factfile.from_document(document() | {"identity": {"user": "a" * 4097}})
+
+
+@pytest.mark.parametrize("group", ["sudo", "docker", "wheel", "disk", "video,wheel"])
+def test_no_document_makes_its_reader_join_a_group_that_is_as_good_as_root(group: str) -> None:
+    path = HERE / "scenarios" / "device-permission--user-not-in-video.toml"
+    machine = read_scenario(path).machine
+    nodes = [msgspec.structs.replace(node, group=group) for node in machine.driver.nodes or ()]
+    driver = msgspec.structs.replace(machine.driver, nodes=tuple(nodes))
+    judged = pipeline.judge(foreign(msgspec.structs.replace(machine, driver=driver)))
+    assert "device-permission" in {finding.cause for finding in judged.diagnosis.findings}
+    assert not [argv for step in judged.plan.steps for argv in step.commands if group in argv]
+
+
+@pytest.mark.parametrize(
+    ("file", "what", "mode"),
+    [
+        ("/etc/modprobe.d/blacklist-nouveau.conf", "blacklist nouveau", "write"),
+        ("/etc/modprobe.d/x.conf", "install nvidia /bin/sh -c evil", "by hand"),
+        ("/etc/sudoers.d/x", "blacklist nouveau", "by hand"),
+        ("/etc/ld.so.preload", "", "by hand"),
+        ("/etc/default/grub", 'GRUB_CMDLINE_LINUX="init=/bin/sh"', "by hand"),
+    ],
+)
+def test_a_document_has_only_known_lines_written_into_known_files(
+    file: str, what: str, mode: str
+) -> None:
+    way_out = Exit(foreign(Machine()), knowledge.load(), None)
+    (found,) = way_out.edits((Edit(file=file, what=what, mode="write"),))
+    assert found.mode == mode
