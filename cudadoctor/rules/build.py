@@ -42,7 +42,7 @@ NO_IMAGE = ("no kernel image is available", "not compatible with the current PyT
     title="This Python has no torch package ({python})",
 )
 def torch_missing(m: Machine, kb: Knowledge) -> Answer:
-    """Nothing on its path provides torch, so `import torch` ends with "No module named 'torch'".
+    """`import torch` fails with "No module named 'torch'".
 
     Check by hand: `python -m pip show torch` with the very Python that runs your program. An empty
     folder named torch does not count as an installation.

@@ -82,7 +82,7 @@ def gpu_not_detected(m: Machine) -> Answer:
     fine, mac = cpu_on_purpose(m), m.platform.system == "Darwin"
     if not fine and m.torch.installed is not False and (m.look != "report" or m.pci or mac):
         need(m.torch.build, "torch.build")
-    why = "Here torch can run on the CPU only." if m.torch.installed is False else None
+    why = "torch can only use the CPU here." if m.torch.installed is False else None
     looked = m.pci is not None
     # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
     served = mac or any(device.vendor == "amd" for device in m.pci or ())
