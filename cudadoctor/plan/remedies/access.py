@@ -799,7 +799,10 @@ def _nspawn(m: Machine) -> Remedies:
 
 _NO_LABEL = "--security-opt=label=disable"
 _TRIED = "The command shows with a container of its own whether that is enough."
-_OF_NOBODY = {"root", "nogroup", "nobody"}
+_NOT_TO_JOIN = {"root", "nogroup", "nobody", "sudo", "wheel", "admin", "adm", "disk", "shadow"} | {
+    *("docker", "lxd", "incus-admin", "libvirt")
+}
+"""Groups of nobody, and those whose members are as good as root."""
 _VIDEO = {"ubuntu": 44, "debian": 44, "rhel": 39, "fedora": 39, "amazon": 39}
 """The number of the video group, where the distribution fixes it."""
 _INITRAMFS: dict[str, Commands] = {
@@ -819,7 +822,7 @@ def device_groups(m: Machine) -> Remedies:
         return ()
     owners = {node.group for node in m.driver.nodes or () if node.errno == EACCES} - {None}
     # The groups that own the nodes which could not be opened; else the customary ones.
-    groups = sorted(filter(None, owners - _OF_NOBODY)) or ["video", "render"]
+    groups = sorted(filter(None, owners - _NOT_TO_JOIN)) or ["video", "render"]
     if open_to_all(m):
         return _labelled(m)
     if kind not in ("", "apptainer"):
@@ -827,7 +830,7 @@ def device_groups(m: Machine) -> Remedies:
     if m.container.scheduler:
         text = f"Ask the administrator to add {user} to the {groups[0]} group on this node."
         return by_hand("device-groups", "Get access to the GPU's device files", text, "admin")
-    if owners and owners <= _OF_NOBODY and side in ("linux", "dgx"):
+    if owners and owners <= _NOT_TO_JOIN and side in ("linux", "dgx"):
         return _group_of_the_nodes(m, user)
     step = Remedy(
         id="device-groups",
