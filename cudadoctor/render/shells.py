@@ -106,7 +106,7 @@ class Shell(ABC):
         An option and its value stay on one line, and so does a word that is too long for any.
         """
         line = " ".join(words)
-        if room is None or len(line) <= room:
+        if room is None or not self.fold or len(line) <= room:
             return [line]
         pieces = words[:1]
         for word in words[1:]:
@@ -279,7 +279,7 @@ class PowerShell(Shell):
     usual = "python"
     python = "$PYTHON"
     user = "$env:USERNAME"
-    fold = " `"
+    fold = ""  # cmd, which may stand in its place, takes no backtick at the end of a line.
     python_default = (
         "if (-not $PYTHON) { $PYTHON = if ($env:PYTHON) { $env:PYTHON } else { 'python' } }"
     )
@@ -420,11 +420,11 @@ def command_lines(
     home = (machine.identity.home or "").rstrip("/")
     if home and machine.platform.system != "Windows":
         commands = tuple(_from_home(argv, home) for argv in commands)
-    lines = [*_shell_of(machine).choice_of_python()] if needed else []
+    shell = _shell_of(machine)
+    lines = [*shell.choice_of_python()] if needed else []
     for argv in commands:
         first, *others = _arguments(argv, machine)
-        words = [f"{elevated(argv, root)}{first}", *others]
-        lines += _shell_of(machine).folded(words, room)
+        lines += shell.folded([f"{elevated(argv, root)}{first}", *others], room)
     return lines
 
 

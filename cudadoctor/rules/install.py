@@ -27,6 +27,7 @@ from cudadoctor.plan.remedies import (
     install_torch,
     reinstall_torch,
     remove_system_torch,
+    rename_file,
     set_variables,
     unset_variables,
     vc_runtime,
@@ -263,12 +264,7 @@ def module_shadowed(m: Machine) -> Answer:
         evidence=("torch.imported.shadows", "torch.imported.error") if traced else _BY_NAME,
         sure=traced,
         values={"path": files[0], "name": re.split(r"[/\\]", files[0])[-1].partition(".")[0]},
-        remedies=by_hand(
-            "rename-file",
-            f"Rename {files[0]}",
-            f"Give {files[0]} a name that no Python module has, or start the program in another "
-            "folder.",
-        ),
+        remedies=rename_file(m, files[0]),
     )
 
 

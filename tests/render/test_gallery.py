@@ -131,8 +131,11 @@ def test_the_gallery_holds_nothing_else() -> None:
 def test_only_commands_and_long_words_are_wider_than_the_terminal(case: str, width: int) -> None:
     shown = _report(case)
     for line in terminal.report(shown, terminal.Layout(width=width, verbose=True)):
-        text = line.text.strip().removesuffix(" \\").removesuffix(" `")
+        text = line.text.strip().removesuffix(" \\")
         is_command = line.spans and line.spans[-1][1] == "green"
+        # cmd and PowerShell have no common way to fold a line.
+        if is_command and shown.machine.platform.system == "Windows":
+            continue
         # A word stays whole, behind its label too, and so does an option with its value.
         whole = len(re.findall(r"'[^']*'|\S+", text)) <= (4 if is_command else 2)
         assert len(line.text) <= width or whole, line.text

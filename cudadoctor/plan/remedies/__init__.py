@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         by_hand,
         install_packages,
         off_search_path,
+        rename_file,
         set_variables,
         unset_variables,
     )
@@ -125,6 +126,7 @@ __all__ = [
     "reload_uvm",
     "remove_conda_library",
     "remove_system_torch",
+    "rename_file",
     "replace_gpus",
     "reset_gpus",
     "reset_or_restart",

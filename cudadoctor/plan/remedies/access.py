@@ -286,7 +286,8 @@ def raise_nofile(m: Machine) -> Remedies:
         title="Raise the limit in this shell",
         risk=Risk.PROCESS,
         commands=(("ulimit", "-n", "65536"),),
-        note="Start your program in the same shell. In a batch job, put the line in the script.",
+        note="Start your program in the same shell. In a batch job, put the line in the script. "
+        "If the shell refuses, its hard limit is lower; raise the limit permanently instead.",
     )
     if kind in _RUN and not _kubernetes(m):
         option = "--ulimit nofile=65536"
@@ -336,15 +337,15 @@ def busy_gpus(m: Machine, taken: list[Gpu]) -> Remedies:
 
 def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
     pids = ",".join(str(process.pid) for process in holders[:8])
-    names = [f"{process.name or 'unknown'} ({process.pid})" for process in holders[:6]]
+    names = [f"{process.name} ({process.pid})" for process in holders[:6] if process.name]
+    users = f"In use by {', '.join(names)}. " if names else ""
     windows = m.platform.system == "Windows"
     return Remedy(
         id="free-memory",
         title="See whose processes use the GPU",
         where=keeper_of(m),
         risk=Risk.PROCESS,
-        manual=f"Held by {', '.join(names)}. "
-        "Stop your own; those of other users are theirs to stop.",
+        manual=f"{users}Stop only your own processes; ask other users to stop theirs.",
         commands=(("nvidia-smi",) if windows else ("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
     )
 
