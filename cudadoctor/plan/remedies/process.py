@@ -160,16 +160,16 @@ def by_hand(
 def rename_file(m: Machine, file: str) -> Remedies:
     """Another name for a file of the user's that hides a module; nothing is overwritten."""
     mark = "\\" if m.platform.system == "Windows" else "/"
-    folder, last, name = file.rpartition(mark)
+    folder, _, name = file.rpartition(mark)
     title = f"Rename {name}"
     if m.redacted:
         text = (
             f"Give {file} a name that no Python module has, or start the program in another folder."
         )
         return by_hand("rename-file", title, text)
-    command = ("mv", "-n", file, f"{folder}{last}my_{name}")
-    if mark == "\\":
-        command = ("ren", file, f"my_{name}")
+    moved = ("mv", "-n", file, f"{folder}/my_{name}")
+    renamed = ("ren", file, f"my_{name}")
+    command = moved if mark == "/" else renamed
     note = "Then change the imports in scripts that use this file."
     return (
         Remedy(id="rename-file", title=title, risk=Risk.PROCESS, commands=(command,), note=note),
