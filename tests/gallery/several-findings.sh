@@ -19,7 +19,8 @@ set -eu
 unset CUDA_VISIBLE_DEVICES
 
 # 2. Raise the limit in this shell (this shell only)
-#    Start your program in the same shell. In a batch job, put the line in the script.
+#    Start your program in the same shell. In a batch job, put the line in the script. If the
+#    shell refuses, its hard limit is lower; raise the limit permanently instead.
 #      ulimit -n 65536
 # Or: Raise the limit permanently (needs root)
 #    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
