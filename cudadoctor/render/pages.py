@@ -15,99 +15,104 @@ from cudadoctor.model.rule import Rule
 
 PAGES: dict[str, str] = {
     "torch-bug": """\
-The same program works with another release of torch on the same machine.
+The program works with another torch release on the same machine.
 
-Check by hand: run it with the newest release and with the nightly build. If it fails in both,
-search https://github.com/pytorch/pytorch/issues for the error text.
+Check by hand: run the program with the newest torch release and with the nightly build. If it
+fails with both, search https://github.com/pytorch/pytorch/issues for the error text.
 
-Look-alikes: not-environment, where PyTorch documents the behavior; env-var-misconfigured,
-where a documented variable fixes it in the same release.
+Look-alikes: if PyTorch documents the behavior, the cause is not-environment. If a documented
+variable fixes the error in the same release, the cause is env-var-misconfigured.
 
-Fix: use a release without the bug. If there is none, report it to PyTorch with a short program
-that shows it and the output of `python -m torch.utils.collect_env`.""",
+Fix: use a torch release without the bug. If there is none, report the bug to PyTorch with a short
+program that reproduces it and the output of `python -m torch.utils.collect_env`.""",
     "torch-index-wrong": """\
-Each index on download.pytorch.org holds the builds for one CUDA version, such as cu126. Not every
-release was built for every CUDA version. pip then finds no matching version, or lists only
-versions that you did not ask for. An index table of uv or Poetry can point to the wrong place
-as well.
+Each index on download.pytorch.org contains the builds for one CUDA version, such as cu126, and not
+every release was built for every CUDA version. If the index does not have your release, pip finds
+no matching version or lists only versions that you did not request. An index table of uv or Poetry
+can also point to the wrong index.
 
-Check by hand: open https://download.pytorch.org/whl/torch/ and look for your release, your CUDA
-version (cu126) and your Python (cp312) in one file name.
+Check by hand: open https://download.pytorch.org/whl/torch/ and look for a file name that contains
+your release, your CUDA version (cu126) and your Python version (cp312).
 
-Look-alikes: torch-python-unsupported, where the release exists, but not for your Python.
+Look-alikes: if the release exists but not for your Python version, the cause is
+torch-python-unsupported.
 
-Fix: use the index of a CUDA version that the release was built for.""",
+Fix: use the index for a CUDA version that your torch release was built for.""",
     "build-isolation": """\
-pip and uv build a package in a separate environment, which contains only what the package
-declares. If its setup.py imports torch without declaring it, the build fails although torch is
+pip and uv build a package in an isolated environment that contains only what the package declares.
+If the package's setup.py imports torch without declaring it, the build fails even if torch is
 installed.
 
-Look-alikes: torch-missing, where the error comes when your own program starts, not in a build.
+Look-alikes: if the error appears when your own program starts, not during a build, the cause is
+torch-missing.
 
-Fix: install torch and the build tools first (`python -m pip install setuptools wheel ninja`), then
-the package with `--no-build-isolation`.""",
+Fix: first install torch and the build tools (`python -m pip install setuptools wheel ninja`), then
+install the package with `--no-build-isolation`.""",
     "fork-after-init": """\
-A forked process inherits the CUDA state of its parent, but that state only works in the parent.
-It happens with multiprocessing on Linux, and with DataLoader workers whose dataset uses the GPU.
+A forked process inherits its parent's CUDA state, but that state works only in the parent. This
+happens with multiprocessing on Linux, and with DataLoader workers whose dataset uses the GPU.
 
-Check by hand: look for CUDA calls at import time or before the workers start: .cuda() or
-.to("cuda").
+Check by hand: look for CUDA calls that run at import time or before the workers start, such as
+.cuda() or .to("cuda").
 
-Fix: call torch.multiprocessing.set_start_method("spawn") first in the main program, or use CUDA in
-the children only. In a dataset, return CPU tensors and move the batch to the GPU in the training
-loop.""",
+Fix: call torch.multiprocessing.set_start_method("spawn") at the start of the main program, or use
+CUDA only in the child processes. In a dataset, return CPU tensors and move the batch to the GPU in
+the training loop.""",
     "nccl-version-skew": """\
-All ranks of a job must run the same NCCL release, which comes with torch. Here the nodes have
-different environments, so the ranks cannot understand each other.
+All ranks of a job must run the same NCCL release, which comes with torch. If the nodes have
+different environments, the ranks cannot communicate.
 
 Check by hand: run `python -c "import torch; print(torch.__version__, torch.cuda.nccl.version())"`
-on every node and compare.
+on every node and compare the output.
 
-Look-alikes: nccl-shadowed, where one node loads an NCCL that does not belong to its torch.
+Look-alikes: if one node loads an NCCL that does not belong to its torch, the cause is
+nccl-shadowed.
 
-Fix: install the same torch on every node, or use one container image for all of them.""",
+Fix: install the same torch release on every node, or use one container image for all nodes.""",
     "ddp-rank-device": """\
-There are enough GPUs, but the program does not choose one per rank, so several ranks use the
-same GPU, usually GPU 0. NCCL up to 2.29 says "Duplicate GPU detected", from 2.30 on "Multiple
-Ranks are using the same GPU".
+There are enough GPUs, but the program does not select one per rank, so several ranks use the same
+GPU, usually GPU 0. NCCL up to 2.29 reports "Duplicate GPU detected"; NCCL 2.30 and newer report
+"Multiple Ranks are using the same GPU".
 
 Check by hand: `nvidia-smi` shows several processes of the job on one GPU.
 
-Look-alikes: ddp-launch, where there are more processes than GPUs.
+Look-alikes: if there are more processes than GPUs, the cause is ddp-launch.
 
-Fix: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything else uses CUDA, and
-load checkpoints with map_location. Do not set NCCL_MULTI_RANK_GPU_ENABLE: it hides the mistake.""",
+Fix: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the program uses CUDA for
+anything else, and load checkpoints with map_location. Do not set NCCL_MULTI_RANK_GPU_ENABLE: it
+hides the mistake.""",
     "slow-dataloader": """\
-The GPU waits while the CPU reads and prepares batches: low GPU utilization, busy CPU cores.
-Utilization alone does not prove it, a measurement does.
+The GPU waits while the CPU reads and prepares batches: GPU utilization is low, and CPU cores are
+busy. Low utilization alone does not prove this; a measurement does.
 
-Check by hand: `cudadoctor bench -- python train.py` measures your own training. Or train on one
-batch that stays in memory: if that is much faster, loading is the bottleneck.
+Check by hand: `cudadoctor bench -- python train.py` measures your own training. You can also train
+on one batch that stays in memory: if that is much faster, data loading is the bottleneck.
 
-Look-alikes: cpu-bound, where the program stays slow even with the batch in memory.
+Look-alikes: if the program stays slow even when the batch is already in memory, the cause is
+cpu-bound.
 
-Fix: use more workers, pin_memory=True and persistent_workers=True, decode the data beforehand,
+Fix: use more workers, pin_memory=True and persistent_workers=True, decode the data ahead of time,
 or move the augmentation to the GPU.""",
     "cpu-bound": """\
 The CPU prepares and launches the GPU's work more slowly than the GPU runs it. Typical reasons are
-many small kernels, much Python code per step, or too many threads per process: one core is at
-100 %, and the GPU waits.
+many small kernels, a lot of Python code per step, or too many threads per process. One CPU core is
+at 100%, and the GPU waits.
 
-Check by hand: `nvidia-smi dmon -s u` shows low utilization while one core is fully used, even with
-a batch that stays in memory.
+Check by hand: `nvidia-smi dmon -s u` shows low GPU utilization while one CPU core is fully used,
+even with a batch that stays in memory.
 
-Look-alikes: slow-dataloader, where training is fast once the batch is in memory.
+Look-alikes: if training is fast once the batch is in memory, the cause is slow-dataloader.
 
-Fix: use larger batches, torch.compile or CUDA graphs. With several processes on a node set
+Fix: use larger batches, torch.compile or CUDA graphs. If several processes run on one node, set
 OMP_NUM_THREADS to the number of cores divided by the number of processes.""",
     "not-environment": """\
-Driver, CUDA and torch work. The error comes from the program, its data or its packages, or it is
-documented behavior: shapes that do not match, a tensor on another device, results that differ
-within floating-point precision. It would fail in any other environment too.
+The driver, CUDA and torch work. The error comes from the program, its data or its packages, or is
+documented behavior: mismatched shapes, a tensor on the wrong device, or results that differ within
+floating-point precision. The program would fail in any other environment too.
 
 Check by hand: read the traceback from the bottom up to the last line of your own code.
 
-Look-alikes: torch-bug, where another release of torch makes the error disappear.
+Look-alikes: if another torch release makes the error disappear, the cause is torch-bug.
 
 Fix: change the program. Reinstalling torch, CUDA or the driver does not help.""",
 }

@@ -44,14 +44,16 @@ NO_IMAGE = ("no kernel image is available", "not compatible with the current PyT
 def torch_missing(m: Machine, kb: Knowledge) -> Answer:
     """`import torch` fails with "No module named 'torch'".
 
-    Check by hand: `python -m pip show torch` with the very Python that runs your program. An empty
-    folder named torch does not count as an installation.
+    Check by hand: run `python -m pip show torch` with the same Python that runs your program. An
+    empty folder named torch does not count as an installation.
 
-    Look-alikes: wrong-interpreter (pip of another Python installed it), torch-duplicate (a file of
-    yours named torch is in the way), torch-python-unsupported (pip finds no wheel for this Python).
+    Look-alikes: if the pip of another Python installed torch, the cause is wrong-interpreter. If
+    one of your own files is named torch, the cause is torch-duplicate. If pip finds no wheel for
+    this Python, the cause is torch-python-unsupported.
 
-    Fix: install the build that fits your driver and GPU with this same Python, as `python -m pip
-    install`. torch does not need the CUDA toolkit: its wheels include the CUDA libraries.
+    Fix: install the torch build that works with your driver and GPU. Use `python -m pip install`
+    with the Python that runs your program. torch does not need the CUDA toolkit: its wheels
+    include the CUDA libraries.
     """
     if need(m.torch.installed, "torch.installed"):
         return None
@@ -71,16 +73,16 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     """A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.
 
     You get a CPU build from PyPI on Windows and macOS, from PyPI on ARM up to torch 2.10, from the
-    index `/whl/cpu`, from a conda solver that saw no GPU, or from a package that pulled in torch
-    again. Check by hand: `python -c "import torch; print(torch.version.cuda)"` prints None. Without
-    an NVIDIA GPU it is the right build and is not reported; neither is it where no build supports
-    the GPU any more.
+    index `/whl/cpu`, from a conda solver that detected no GPU, or from a package that reinstalled
+    torch as a dependency. Check by hand: `python -c "import torch; print(torch.version.cuda)"`
+    prints None. On a machine without an NVIDIA GPU, a CPU build is correct and is not reported. It
+    is not reported either if no current build supports the GPU.
 
-    Look-alikes: if torch.version.cuda has a value and CUDA is still not available, the driver, a
-    container or an environment variable is the cause.
+    Look-alikes: if torch.version.cuda has a value but CUDA is still not available, the cause is
+    the driver, a container or an environment variable.
 
-    Fix: install the CUDA build for your driver and GPU from its own index. A CUDA toolkit or
-    another driver does not help.
+    Fix: install the CUDA build for your driver and GPU from the matching PyTorch index. A CUDA
+    toolkit or another driver does not help.
     """
     if m.torch.installed is False or need(m.torch.build, "torch.build") != "cpu":
         return None
@@ -154,12 +156,13 @@ def _model(name: str) -> str:
 def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     """A {backend} build supports GPUs from {maker} only.
 
-    A ROCm build runs on AMD GPUs, an XPU build on Intel GPUs, a CUDA build on NVIDIA GPUs. If the
-    processor contains a small AMD graphics unit, this finding is likely rather than certain.
+    A ROCm build runs on AMD GPUs, an XPU build on Intel GPUs, and a CUDA build on NVIDIA GPUs. If
+    the CPU has integrated AMD graphics, this finding is likely rather than certain.
 
-    Look-alikes: gpu-not-detected (there is no other GPU either) and torch-cpu-build.
+    Look-alikes: if there is no GPU from another vendor either, the cause is gpu-not-detected. If
+    torch is a CPU build, the cause is torch-cpu-build.
 
-    Fix: install the build for the installed GPU, from its own index.
+    Fix: install the torch build for the installed GPU from the matching index.
     """
     if m.torch.installed is False:
         return None
@@ -198,17 +201,18 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
     """Your {gpu} is {sm}; this build contains {archs} only. Kernels fail with "no kernel image is
     available for execution on the device".
 
-    Code for one GPU generation runs on the same generation with an equal or higher minor number:
-    sm_86 runs on 8.6 and 8.9, sm_120 on 12.0 and 12.1. torch.cuda.is_available() is True all the
-    same. Check by hand: compare `torch.cuda.get_arch_list()` with
-    `torch.cuda.get_device_capability()`.
+    Code compiled for one GPU generation runs on the same generation with an equal or higher minor
+    number: sm_86 code runs on 8.6 and 8.9, and sm_120 code runs on 12.0 and 12.1.
+    torch.cuda.is_available() is True even if the build does not support the GPU. Check by hand:
+    compare `torch.cuda.get_arch_list()` with `torch.cuda.get_device_capability()`.
 
-    If the build contains PTX (compute_90) and the driver is new enough, the driver compiles it for
-    a newer GPU. torch then starts slowly and its libraries may lack kernels: this is a warning.
+    If the build contains PTX (compute_90) and the driver is new enough, the driver compiles the
+    PTX for a newer GPU. torch then starts slowly and its libraries may lack kernels, so this is a
+    warning.
 
-    Fix: install a build with code for the GPU; Blackwell needs a CUDA 12.8 build or newer. A newer
-    driver, a CUDA toolkit or TORCH_CUDA_ARCH_LIST does not help: a wheel that is already built
-    ignores them.
+    Fix: install a build with code for the GPU. Blackwell needs a build for CUDA 12.8 or newer. A
+    newer driver, a CUDA toolkit or TORCH_CUDA_ARCH_LIST does not help, because none of them
+    changes a prebuilt wheel.
     """
     return _unserved(m, kb, newer=True)
 
@@ -221,12 +225,13 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
     """Your {gpu} is {sm}; this build contains {archs} only. Kernels fail with "no kernel image is
     available for execution on the device".
 
-    Newer builds drop older GPUs. Maxwell and Pascal are supported by the cu126 builds, which end
-    with torch 2.14.1; Volta by those and by some cu128 builds; Kepler by CUDA 11 builds. An old
-    card next to a supported one is a warning: hide it with CUDA_VISIBLE_DEVICES.
+    Newer builds drop support for older GPUs. Maxwell and Pascal are supported by the cu126 builds
+    (up to torch 2.14.1), Volta by the cu126 builds and some cu128 builds, and Kepler by CUDA 11
+    builds. If an old card is installed next to a supported one, this is a warning: hide the old
+    card with CUDA_VISIBLE_DEVICES.
 
-    Fix: install a build with code for the GPU. Do not change the driver for this: a newer one may
-    drop the GPU altogether.
+    Fix: install a build with code for the GPU. Do not change the driver for this: a newer driver
+    may drop support for the GPU altogether.
     """
     return _unserved(m, kb, newer=False)
 
@@ -288,10 +293,11 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     """torch itself has code for it, but convolutions and RNNs fail: cuDNN 9.11 and later need
     compute capability 7.5, and this GPU has {capability}.
 
-    The cu126 builds of torch keep an older cuDNN for that reason; builds from conda or a
-    distribution and an upgraded cuDNN do not.
+    To support these GPUs, the cu126 builds of torch keep an older cuDNN. Builds from conda or a
+    distribution have a newer cuDNN, and so do environments in which cuDNN was upgraded.
 
-    Look-alikes: cudnn-shadowed and nvidia-wheels-mixed, where torch's own cuDNN would do.
+    Look-alikes: if torch's own cuDNN supports the GPU but another copy is used, the cause is
+    cudnn-shadowed or nvidia-wheels-mixed.
 
     Fix: install a build of torch with an older cuDNN.
     """
@@ -369,13 +375,14 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """Each wheel is built for one Python version, and the newest torch has {pythons}. For any
     other, pip says "No matching distribution found".
 
-    A wrong index, a 32-bit Python, musl and a free-threaded Python lead to the same message.
+    The wrong index, a 32-bit Python, musl and a free-threaded Python also cause "No matching
+    distribution found".
 
-    Look-alikes: platform-unsupported (no Python of this system would do) and torch-index-wrong
-    (another index has the wheel).
+    Look-alikes: if no Python version on this system would work, the cause is platform-unsupported.
+    If another index has the wheel, the cause is torch-index-wrong.
 
-    Fix: make an environment with a Python that has wheels. Building torch from source for this is
-    not worth the effort. Leave the Python that the system itself uses as it is.
+    Fix: create an environment with a Python version that has wheels. Building torch from source
+    for this is not worth the effort. Leave the system's own Python as it is.
     """
     ancient = _is_ancient(m, kb)
     if not ancient and need(m.torch.installed, "torch.installed"):

@@ -61,13 +61,13 @@ class Misfit(NamedTuple):
 def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """{package} works only with the torch it was compiled for: {why}.
 
-    You see "operator torchvision::nms does not exist", undefined symbols with c10 in their name, or
-    "custom C++ ops" that cannot be loaded. The package's metadata usually names the torch it needs;
-    torchvision from 0.29.1 on and torchaudio 2.11.0 name none, and there the tables and an import
-    decide. A build for another CUDA (+cu118 and +cu126) or a CPU build next to a CUDA build does
-    not match either.
+    You see "operator torchvision::nms does not exist", undefined symbols with c10 in their names,
+    or "custom C++ ops" that cannot be loaded. The package's metadata usually specifies the torch
+    version that the package needs. The metadata of torchvision 0.29.1 and newer and of torchaudio
+    2.11.0 does not, so cudadoctor uses its tables and a test import. A build for a different CUDA
+    version (+cu118 next to +cu126) or a CPU build next to a CUDA build does not match either.
 
-    Fix: install torch and its companions together, from one index.
+    Fix: install torch and its companion packages together, from one index.
     """
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
@@ -172,13 +172,13 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     """Compiled extensions work only with the torch and the CUDA major version they were built for:
     {why}.
 
-    You see an undefined symbol with c10 or at in its name, a libcudart of another major version
-    that cannot be opened, or a warning from xformers that its extensions are not loaded.
+    You see an undefined symbol with c10 or at in its name, an error that libcudart of a different
+    major version cannot be opened, or a warning from xformers that its extensions are not loaded.
 
-    Look-alikes: torch-install-corrupt, where the failing file is in torch's own folder.
+    Look-alikes: if the failing file is in torch's own folder, the cause is torch-install-corrupt.
 
-    Fix: install the release made for this torch, or build it again with `--no-build-isolation
-    --no-cache-dir`. Changing torch alone does not help.
+    Fix: install the package release that was built for this torch, or rebuild the package with
+    `--no-build-isolation --no-cache-dir`. Changing torch alone does not help.
     """
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
@@ -253,11 +253,11 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     """This torch was compiled for NumPy 1. With NumPy 2, converting arrays fails with "Numpy is not
     available".
 
-    The import warns "A module that was compiled using NumPy 1.x cannot be run in NumPy 2". torch
-    2.3 and later support both. If torch is newer and the same message appears, another package in
-    the traceback was compiled for NumPy 1.
+    Importing torch prints the warning "A module that was compiled using NumPy 1.x cannot be run in
+    NumPy 2". torch 2.3 and newer support NumPy 1 and NumPy 2. If the warning appears with torch
+    2.3 or newer, another package in the traceback was compiled for NumPy 1.
 
-    Fix: install numpy below 2 in this environment, or torch 2.3 or newer.
+    Fix: in this environment, install a NumPy release older than 2, or torch 2.3 or newer.
     """
     if m.torch.installed is False:
         return None
@@ -289,11 +289,12 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     """torch.compile uses Triton, which compiles a small launcher with the system's C compiler and
     Python's headers. Training without torch.compile needs neither.
 
-    Without a compiler Triton says "Failed to find C compiler", without the headers "Python.h: No
-    such file". torch pins the Triton it works with. GPUs below compute capability 7.0 cannot use
-    Triton at all.
+    Without a compiler, Triton fails with "Failed to find C compiler"; without Python's headers,
+    with "Python.h: No such file". torch pins the Triton version that it works with. GPUs below
+    compute capability 7.0 cannot use Triton at all.
 
-    Fix: install the Triton that torch pins, or the distribution's compiler and Python headers.
+    Fix: install the Triton version that torch pins, or your distribution's compiler and Python
+    headers.
     """
     # Whether Triton could work here at all.
     if (

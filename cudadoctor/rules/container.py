@@ -61,15 +61,15 @@ def container_no_gpu(m: Machine) -> Answer:
     torch reports "Found no NVIDIA driver on your system". To check by hand, run `ls /dev/nvidia*`
     in the container: it finds nothing, while `nvidia-smi` works on the host.
 
-    Every container shows the host's /proc/driver/nvidia and PCI bus, with or without a GPU. Many
-    images set NVIDIA_VISIBLE_DEVICES=all, so that variable proves nothing either.
+    Every container sees the host's /proc/driver/nvidia and PCI bus, with or without a GPU.
+    NVIDIA_VISIBLE_DEVICES=all does not prove anything either, because many images set it.
 
-    Look-alikes: if the device nodes are there and only libcuda is missing, see
-    container-driver-caps. If the GPU worked in this container before, see container-gpu-lost.
+    Look-alikes: if the device nodes exist and only libcuda is missing, see container-driver-caps.
+    If the GPU worked earlier in this container, see container-gpu-lost.
 
     Fix: start the container with the GPU: `--gpus all` for Docker, `--device nvidia.com/gpu=all`
-    for Podman, `--nv` for Apptainer, `nvidia.com/gpu: 1` in the limits of a pod. Docker and Podman
-    need the NVIDIA Container Toolkit on the host.
+    for Podman, `--nv` for Apptainer, or `nvidia.com/gpu: 1` in a pod's resource limits. Docker and
+    Podman need the NVIDIA Container Toolkit on the host.
     """
     if (
         not m.container.kind
@@ -116,11 +116,12 @@ def container_driver_caps(m: Machine) -> Answer:
     Toolkit does not mount libcuda.so.1.
 
     nvidia-smi works in this container, but torch reports "Found no NVIDIA driver on your system".
-    The variable chooses which driver libraries are mounted: compute adds libcuda, utility adds
-    nvidia-smi and NVML. If it is not set, both are mounted.
+    NVIDIA_DRIVER_CAPABILITIES selects which driver libraries are mounted: compute adds libcuda,
+    and utility adds nvidia-smi and NVML. If the variable is not set, compute and utility are
+    enabled.
 
-    Fix: start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility. Changing the variable
-    inside a running container has no effect.
+    Fix: start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility. Changing this
+    variable inside a running container has no effect.
     """
     if (
         not m.container.kind
@@ -149,10 +150,12 @@ def container_without_libcuda(m: Machine) -> Answer:
     """The driver answers, but the loader finds no libcuda.so.1, which torch needs. The NVIDIA
     Container Toolkit mounts it with the capability compute.
 
-    This also happens if the driver's files were mounted by hand, or if the loader's cache is older
-    than the mount: then `ldconfig` as root in the container is enough.
+    libcuda is also missing if the driver's files were mounted by hand, or if the loader's cache is
+    older than the mount. If only the cache is outdated, running `ldconfig` as root in the
+    container is enough.
 
-    Fix: start the container through the toolkit, with NVIDIA_DRIVER_CAPABILITIES=compute,utility.
+    Fix: start the container through the NVIDIA Container Toolkit, with
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility.
     """
     if (
         not m.container.kind
@@ -185,17 +188,18 @@ def container_gpu_lost(m: Machine) -> Answer:
     """The device nodes are there, but the container's device rules (cgroup) refuse them. A
     `systemctl daemon-reload` on the host does this to running containers.
 
-    nvidia-smi reports "Failed to initialize NVML: Unknown Error", and opening a node fails with
-    "Operation not permitted" (EPERM). A new container on the same host works.
+    nvidia-smi reports "Failed to initialize NVML: Unknown Error", and opening a device node fails
+    with "Operation not permitted" (EPERM). A new container on the same host works.
 
-    systemd rewrites the device rules of running containers and drops the GPUs, which the runtime
-    had added without telling it.
+    systemd rewrites the device rules of running containers and drops the GPUs, because the
+    container runtime added them without telling systemd.
 
-    Look-alikes: "Permission denied" (EACCES) is device-permission, a matter of groups.
+    Look-alikes: if the error is "Permission denied" (EACCES), the cause is device-permission,
+    which is a matter of group membership.
 
-    Fix: restart the container. To keep it from returning, create links for the GPUs under /dev/char
-    (`nvidia-ctk system create-dev-char-symlinks --create-all` on the host), or start containers
-    with CDI (`--device nvidia.com/gpu=all`).
+    Fix: restart the container. To prevent this from happening again, create links for the GPUs
+    under /dev/char (`nvidia-ctk system create-dev-char-symlinks --create-all` on the host), or
+    start containers with CDI (`--device nvidia.com/gpu=all`).
     """
     if not m.container.kind or cuda_works(m):
         return None
@@ -231,14 +235,15 @@ def shm_too_small(m: Machine) -> Answer:
     """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full. Several
     GPUs or workers need gigabytes.
 
-    64 MiB is the default of Docker and Kubernetes. A full /dev/shm shows as "DataLoader worker is
-    killed by signal: Bus error", or as "No space left on device" (errno 28) for a file named torch_
-    or nccl-. To check by hand: `df -h /dev/shm`.
+    64 MiB is the default in Docker and Kubernetes. A full /dev/shm causes "DataLoader worker is
+    killed by signal: Bus error", or "No space left on device" (errno 28) for a file whose name
+    begins with torch_ or nccl-. To check by hand: run `df -h /dev/shm`.
 
-    Look-alikes: a worker that was "Killed" ran out of memory, and "Too many open files" is ulimit.
+    Look-alikes: if the message says that a worker was "Killed", the machine ran out of memory. If
+    it says "Too many open files", the cause is ulimit.
 
-    Fix: start the container with --shm-size=8g (or --ipc=host); in Kubernetes, mount an emptyDir of
-    medium Memory on /dev/shm. num_workers=0 is a test, not a fix: it makes loading slow.
+    Fix: start the container with --shm-size=8g (or --ipc=host). In Kubernetes, mount an emptyDir
+    with medium Memory at /dev/shm. num_workers=0 is a test, not a fix: it makes data loading slow.
     """
     if m.platform.system not in (None, "Linux"):
         return None

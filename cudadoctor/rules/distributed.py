@@ -47,13 +47,14 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     process per visible GPU.
 
     torch.cuda.set_device stops with "invalid device ordinal" (CUDA error 101). To check by hand:
-    `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
+    run `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
 
-    Look-alikes: with enough GPUs for all processes, but all of them on the same one, it is
-    ddp-rank-device. Some launchers give each process one visible GPU; then every process has to use
-    cuda:0.
+    Look-alikes: if there are enough GPUs for all processes but the processes all use one GPU, the
+    cause is ddp-rank-device. Some launchers make only one GPU visible to each process; every
+    process must then use cuda:0.
 
-    Fix: start as many processes per node as there are GPUs: `torchrun --nproc-per-node=2` for two.
+    Fix: start as many processes per node as there are GPUs, for example `torchrun
+    --nproc-per-node=2` for two GPUs.
     """
     env = need(m.env, "env")
     rank, size = _number(env, "LOCAL_RANK"), _number(env, "LOCAL_WORLD_SIZE")
@@ -95,12 +96,14 @@ def launcher_variables(m: Machine) -> Answer:
     """Ranks are counted from 0, so {name} must be below {bound}. The values may be left over from
     an earlier job.
 
-    torch.distributed reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT with init_method="env://",
-    and many programs start it as soon as RANK and WORLD_SIZE are set. If one is missing, they stop
-    with "environment variable ... expected, but not set". If one is wrong, they wait for other
-    processes that never come. To check by hand: `env | grep -E "RANK|WORLD_SIZE|MASTER_"`.
+    With init_method="env://", torch.distributed reads RANK, WORLD_SIZE, MASTER_ADDR and
+    MASTER_PORT, and many programs use it as soon as RANK and WORLD_SIZE are set. If one of the
+    variables is missing, the program stops with "environment variable ... expected, but not set".
+    If one of them is wrong, the program waits for processes that never start. To check by hand:
+    run `env | grep -E "RANK|WORLD_SIZE|MASTER_"`.
 
-    Fix: unset them, and let torchrun, mpirun or the job script set all of them for each process.
+    Fix: unset RANK, WORLD_SIZE and the related variables, and let torchrun, mpirun or the job
+    script set them for each process.
     """
     env = need(m.env, "env")
     found = _ill_set({name: value.strip() for name, value in env.items()})
@@ -166,15 +169,16 @@ def network_interface(m: Machine) -> Answer:
     """NCCL and Gloo connect the processes through the interface in this variable. This machine has
     {present}.
 
-    NCCL stops with "Bootstrap : no socket interface found", also between the GPUs of one machine.
-    To check by hand: `ip -brief link`. The value often comes with a job script from another
-    cluster, or into a container, whose interfaces have other names than the host's.
+    NCCL stops with "Bootstrap : no socket interface found", even between the GPUs of a single
+    machine. To check by hand: run `ip -brief link`. The value was often copied from a job script
+    of another cluster, or passed into a container whose interfaces have different names than the
+    host's.
 
-    NCCL reads beginnings of names, separated by commas: = in front asks for the whole name, ^
-    excludes names. Gloo reads whole names.
+    NCCL takes a comma-separated list of interface name prefixes: a leading = requires the full
+    name, and a leading ^ excludes names. Gloo needs full names.
 
-    Fix: unset the variable: NCCL finds an interface by itself. Between several machines, set it to
-    the interface that leads to the others.
+    Fix: unset the variable that selects the interface: NCCL finds an interface by itself. For a
+    job on several machines, set the variable to the interface that connects them.
     """
     env = need(m.env, "env")
     wanted = {name: env[name].strip() for name in _READ_BY if env.get(name, "").strip()}
@@ -258,18 +262,20 @@ _NCCL = re.compile(
 def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     """Copies between them go through host memory. That is slower, but NCCL does it by itself.
 
-    GeForce cards from the RTX 40 series on have no P2P by design, and neither have pairs of
-    different models. In a virtual machine the hypervisor decides. In these cases there is nothing
-    to do. Two equal data center GPUs below one PCIe root do have it: if the driver denies it, the
-    firmware, an IOMMU or a module option is in the way, and this is a warning.
+    GeForce cards from the RTX 40 series on do not support P2P by design, and neither do pairs of
+    different models. In a virtual machine, the hypervisor decides whether P2P is available. In
+    these cases, there is nothing to fix. Two identical data center GPUs under one PCIe root do
+    support P2P. If the driver does not offer it for them, the firmware, an IOMMU or a module
+    option is blocking it, and this is a warning.
 
-    To check by hand: `nvidia-smi topo -p2p r` shows all pairs.
+    To check by hand: `nvidia-smi topo -p2p r` shows the P2P status of all GPU pairs.
 
-    Look-alikes: if the driver offers P2P and it does not work, see nccl-p2p-broken.
-    NCCL_P2P_DISABLE=1 changes nothing here.
+    Look-alikes: if the driver offers P2P but it does not work, see nccl-p2p-broken. If the driver
+    does not offer P2P, NCCL_P2P_DISABLE=1 has no effect.
 
-    Fix: GeForce cards and mixed pairs need none. For data center GPUs, look for
-    NVreg_RegistryDwords in /etc/modprobe.d, then at ACS in the firmware settings.
+    Fix: for GeForce cards and pairs of different models, there is nothing to fix. For data center
+    GPUs, look for NVreg_RegistryDwords in /etc/modprobe.d, then check ACS in the firmware
+    settings.
     """
     live = live_gpus(m)
     if len(live) < 2 or any(gpu.mig for gpu in live):
@@ -312,17 +318,18 @@ def nccl_p2p_broken(m: Machine) -> Answer:
     """{between}, and data from one GPU does not arrive at the other. NCCL_P2P_DISABLE=1 sends it
     through host memory: slower, but correct.
 
-    The first all-reduce hangs with every GPU at 100 %, or its sums are wrong. To check by hand, run
-    the same program with NCCL_P2P_DISABLE=1: if it works then, this is the cause.
+    The first all-reduce hangs with every GPU at 100%, or its sums are wrong. To check by hand, run
+    the same program with NCCL_P2P_DISABLE=1: if the program then works, P2P is broken.
 
-    An IOMMU that translates addresses, or ACS on the PCIe bridges, sends what one GPU writes to
-    another up to the root of the PCIe tree, where it may be lost.
+    An IOMMU that translates addresses, or ACS on the PCIe bridges, routes data from one GPU to
+    another through the root of the PCIe tree, where the data may be lost.
 
-    Look-alikes: pairs for which the driver offers no P2P are p2p-not-possible; NCCL does not use it
-    there.
+    Look-alikes: if the driver offers no P2P for two GPUs, the cause is p2p-not-possible, and NCCL
+    does not use P2P between them.
 
-    Fix: the variable works at once. For good, put the IOMMU into passthrough mode (`iommu=pt` on
-    the kernel command line), or turn ACS off in the firmware if no virtual machine needs it.
+    Fix: NCCL_P2P_DISABLE=1 is the immediate fix. For a permanent fix, put the IOMMU into
+    passthrough mode (`iommu=pt` on the kernel command line), or turn ACS off in the firmware if no
+    virtual machine needs it.
     """
     stage = _ranks_that_failed(m)
     if stage is None or len(live_gpus(m)) < 2 or variable(m, "NCCL_P2P_DISABLE") == "1":
@@ -377,12 +384,12 @@ def nccl_other(m: Machine) -> Answer:
     """Each GPU works alone, but the ranks of the training step could not talk to each other. NCCL's
     own log names the call that failed.
 
-    "unhandled system error" mostly means the network, shared memory or a limit. "internal error"
-    often means that the PCIe tree cannot be read. "remote process exited" means that another rank
-    failed first: its error counts.
+    "unhandled system error" usually points to the network, shared memory or a limit. "internal
+    error" often means that NCCL cannot read the PCIe tree. "remote process exited" means that
+    another rank failed first; look at that rank's error.
 
-    Fix: run the program again with NCCL_DEBUG=WARN. The first line with WARN of the rank that
-    failed first says what is wrong.
+    Fix: run the program again with NCCL_DEBUG=WARN. In the output of the rank that failed first,
+    the first line with WARN says what is wrong.
     """
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
         words = _NCCL.search(stage.detail or "")
@@ -409,13 +416,13 @@ def gpu_topology(m: Machine) -> Answer:
     """Data between them crosses the link between the CPUs, the slowest path in the machine. All
     boards with two CPUs are built like this: it is not a fault.
 
-    Pairs with NVLink are not counted.
+    GPU pairs connected by NVLink are not reported.
 
-    To check by hand: `nvidia-smi topo -m` shows all pairs. SYS is this one; NODE, PHB, PXB and PIX
-    are closer.
+    To check by hand: `nvidia-smi topo -m` shows all GPU pairs. SYS means that the GPUs are
+    attached to different CPUs; NODE, PHB, PXB and PIX are closer connections.
 
-    Fix: a job that needs only some of the GPUs is faster on those of one CPU. Choose them with
-    CUDA_VISIBLE_DEVICES or through the scheduler.
+    Fix: a job that needs only some of the GPUs runs faster if all of them are attached to one CPU.
+    Select these GPUs with CUDA_VISIBLE_DEVICES or through the scheduler.
     """
     pairs = need(m.driver.pairs, "driver.pairs") if len(live_gpus(m)) > 1 else ()
     for number, pair in enumerate(pairs):

@@ -111,15 +111,16 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     """The GPU is on the PCI bus, but there is no NVIDIA kernel module, package or library here.
 
     nvidia-smi is missing ("command not found"), and torch says "Found no NVIDIA driver on your
-    system". To check by hand: `lspci -nn | grep -i nvidia` shows the GPU, `modinfo nvidia` finds no
-    module. The open source driver nouveau may be in use: it shows a picture, but CUDA does not run
-    on it.
+    system". To check by hand: `lspci -nn | grep -i nvidia` shows the GPU, but `modinfo nvidia`
+    finds no module. The open-source driver nouveau may be in use; it can drive a display, but CUDA
+    does not run on it.
 
-    Look-alikes: in driver-not-loaded the driver is on the disk, but its module is not loaded. In a
-    container, in WSL and on a Jetson the driver comes from elsewhere, so none is installed inside.
+    Look-alikes: if the driver is on the disk but its kernel module is not loaded, the cause is
+    driver-not-loaded. A container uses the driver of its host, WSL uses the Windows driver, and on
+    a Jetson the driver is part of L4T, so none is installed inside.
 
-    Fix: install the driver package of your distribution, in a branch that supports the GPU. torch
-    needs no CUDA toolkit, and NVIDIA's .run installer does not mix with packages.
+    Fix: install your distribution's driver package, in a branch that supports the GPU. torch does
+    not need the CUDA toolkit. Do not combine NVIDIA's .run installer with driver packages.
     """
     devices = [device for device in nvidia_pci(m) if device.bound not in GIVEN_AWAY]
     if not bare(m) or module_spoke(m) or not devices or m.driver.loaded:
@@ -142,19 +143,21 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
 def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     """Without its kernel module neither nvidia-smi nor CUDA can reach the GPU.
 
-    nvidia-smi says that it "has failed because it couldn't communicate with the NVIDIA driver", and
-    NVML answers "Driver Not Loaded" (code 9). To check by hand: `lsmod | grep nvidia` is empty, and
-    `sudo modprobe nvidia` prints the reason.
+    nvidia-smi says that it "has failed because it couldn't communicate with the NVIDIA driver",
+    and NVML returns "Driver Not Loaded" (error 9). To check by hand: `lsmod | grep nvidia` prints
+    nothing, and `sudo modprobe nvidia` prints the reason.
 
-    The usual reasons: no module was built for the running kernel (after a kernel update), Secure
-    Boot rejected its signature, nouveau took the GPU first, or a file in modprobe.d blacklists it.
-    If none of these shows, load the module by hand: the error message says the rest.
+    Usually, no module was built for the running kernel (after a kernel update), Secure Boot
+    rejected the module's signature, nouveau claimed the GPU first, or a file in modprobe.d
+    blacklists the module. If none of these applies, load the module by hand and read the error
+    message.
 
-    Look-alikes: if the module loads but refuses the GPU, it is driver-unsupported-gpu or
-    driver-wrong-flavour. A GPU that is bound to vfio-pci belongs to a virtual machine on purpose.
+    Look-alikes: if the module loads but rejects the GPU, the cause is driver-unsupported-gpu or
+    driver-wrong-flavour. A GPU that is bound to vfio-pci is reserved for a virtual machine on
+    purpose.
 
-    Fix: build the module, enroll the signing key, or remove what blocks it. Keep Secure Boot on:
-    turning it off is the last resort.
+    Fix: build the module, enroll the signing key, or remove whatever blocks the module. Keep
+    Secure Boot on; turn it off only as a last resort.
     """
     devices, refused = nvidia_pci(m), driver_code(m) == NOT_LOADED
     if not bare(m) or module_spoke(m) or m.driver.loaded or (m.pci is not None and not devices):
@@ -230,10 +233,10 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
 def host_driver_not_loaded(m: Machine) -> Answer:
     """The host has an NVIDIA GPU on its PCI bus, but its kernel has no NVIDIA driver loaded.
 
-    A container sees the host's /proc/driver/nvidia even if it was not given a GPU. If that is
-    missing, no container option helps.
+    A container sees the host's /proc/driver/nvidia even if it was started without a GPU. If
+    /proc/driver/nvidia is missing, no container option helps.
 
-    Fix: install or load the driver on the host. Installing one in the image changes nothing.
+    Fix: install or load the driver on the host. Installing a driver in the image has no effect.
     """
     boxed = m.container.kind and not (m.platform.wsl or m.platform.jetson)
     if not boxed or module_spoke(m) or not nvidia_pci(m) or need(m.driver.loaded, "driver.loaded"):
@@ -255,18 +258,19 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Answer:
 
     nvidia-smi says "Failed to initialize NVML: Driver/library version mismatch" (NVML error 18),
     and CUDA fails with error 803. To check by hand: `cat /proc/driver/nvidia/version` shows the
-    loaded module, `modinfo -F version nvidia` the one on disk.
+    version of the loaded module. `modinfo -F version nvidia` shows the version of the module on
+    disk.
 
-    Usually an update replaced the driver's files (often unattended-upgrades), and the old module is
-    still loaded: a restart fixes that. If the module on disk is of another version too, a restart
-    changes nothing: then the packages have to be brought to one version. In a container the
-    libraries may come from the image instead of the host.
+    Usually, an update (often by unattended-upgrades) replaced the driver's files while the old
+    module stayed loaded; a restart fixes this. If the module on disk does not match the libraries
+    either, a restart does not help; install all driver packages at the same version. In a
+    container, the libraries may come from the image instead of the host.
 
-    Look-alikes: if nvidia-smi works and only CUDA refuses, it is cuda-compat-conflict. In WSL the
-    two versions always differ, and nothing is wrong.
+    Look-alikes: if nvidia-smi works and only CUDA fails, the cause is cuda-compat-conflict. In
+    WSL, the module and library versions always differ, and nothing is wrong.
 
-    Fix: restart the machine, or reload the module while nothing uses the GPU. Removing packages
-    does not help.
+    Fix: restart the machine, or reload the module while nothing is using the GPU. Removing
+    packages does not help.
     """
     if m.platform.wsl or m.platform.system in ("Windows", "Darwin") or answered(m):
         return None
@@ -322,17 +326,18 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     """CUDA {major} needs driver {floor} or newer.
 
     torch says "The NVIDIA driver on your system is too old (found version 12040)", and
-    torch.cuda.is_available() is False. To check by hand: `nvidia-smi` shows the driver's version,
-    `python -c "import torch; print(torch.version.cuda)"` what torch was built with.
+    torch.cuda.is_available() is False. To check by hand: `nvidia-smi` shows the driver version.
+    `python -c "import torch; print(torch.version.cuda)"` shows the CUDA version that torch was
+    built with.
 
-    Only the major version counts: a driver that reports CUDA 12.2 runs a torch for 12.8 as well,
-    but one that reports 12.9 does not run a torch for 13.0. (Before CUDA 11 each release needed its
-    own driver.) The "CUDA Version" in nvidia-smi is the newest that the driver supports, not
-    an installed toolkit.
+    Only the major CUDA version matters: a driver that reports CUDA 12.2 also runs a torch build
+    for 12.8, but a driver that reports 12.9 does not run a build for 13.0. (Before CUDA 11, each
+    release needed its own driver.) The "CUDA Version" in nvidia-smi is the newest version that the
+    driver supports, not an installed toolkit.
 
-    Fix: install a torch build for this driver (no root needed), or a newer driver that still
-    supports the GPU. Data center GPUs can also use NVIDIA's forward-compatibility package. A newer
-    torch makes it worse, and a CUDA toolkit changes nothing.
+    Fix: install a torch build that works with this driver (no root needed), or a newer driver that
+    still supports the GPU. Data center GPUs can also use NVIDIA's forward-compatibility package.
+    Upgrading torch makes the problem worse, and installing a CUDA toolkit has no effect.
     """
     if cpu_on_purpose(m) or torch_works(m) or _newer_libcuda(m):
         return None
@@ -446,17 +451,19 @@ def each_once(*remedies: Remedy) -> Remedies:
 def driver_userspace_missing(m: Machine) -> Answer:
     """The driver's kernel module is loaded, but its CUDA library is not installed.
 
-    torch says "Found no NVIDIA driver on your system", and nvidia-smi, if it is there, may show
+    torch says "Found no NVIDIA driver on your system". If nvidia-smi is installed, it may show
     "CUDA Version: N/A". To check by hand: `ldconfig -p | grep libcuda.so.1` prints nothing.
 
-    Distributions split the driver into packages, and the one with CUDA is missing:
-    libnvidia-compute on Ubuntu, libcuda1 on Debian, nvidia-driver-cuda on RHEL,
-    xorg-x11-drv-nvidia-cuda with RPM Fusion, nvidia-compute-utils on SUSE, nvidia-utils on Arch.
+    Distributions split the driver into several packages, and the package with the CUDA library is
+    missing: libnvidia-compute on Ubuntu, libcuda1 on Debian, nvidia-driver-cuda on RHEL,
+    xorg-x11-drv-nvidia-cuda with RPM Fusion, nvidia-compute-utils on SUSE, or nvidia-utils on
+    Arch.
 
-    Look-alikes: in a container the library is mounted from the host, so see container-no-gpu. The
-    libcuda of the CUDA toolkit is only a stub and does not replace it.
+    Look-alikes: in a container, libcuda is mounted from the host; see container-no-gpu. The
+    libcuda in the CUDA toolkit is only a stub and cannot replace the driver's libcuda.
 
-    Fix: install that package in the same version as the loaded module.
+    Fix: install the package that contains libcuda, in the same version as the loaded kernel
+    module.
     """
     if (
         not bare(m)
@@ -498,14 +505,16 @@ _NO_FIRMWARE = re.compile(
 def gsp_firmware_missing(m: Machine) -> Answer:
     """The driver loads this file into the GPU when it starts, and the kernel did not find it.
 
-    nvidia-smi says "No devices were found", and the kernel log "Direct firmware load for
-    nvidia/.../gsp_....bin failed with error -2", then "RmInitAdapter failed". To check by hand:
-    `ls /lib/firmware/nvidia` shows the versions that are there.
+    nvidia-smi says "No devices were found". The kernel log shows "Direct firmware load for
+    nvidia/.../gsp_....bin failed with error -2", followed by "RmInitAdapter failed".
 
-    Look-alikes: if the file is found but the GPU does not answer it, the log speaks of the GSP
-    without this line, which is gpu-unhealthy-hardware or driver-bug.
+    To check by hand: `ls /lib/firmware/nvidia` shows which firmware versions are installed.
 
-    Fix: reinstall the package with the firmware in the version of the loaded module, then restart.
+    Look-alikes: if the kernel log mentions the GSP but no failed firmware load, the firmware was
+    found but the GPU does not respond; the cause is gpu-unhealthy-hardware or driver-bug.
+
+    Fix: reinstall the firmware package in the same version as the loaded kernel module, then
+    restart the machine.
     """
     seen = _NO_FIRMWARE.search(log_text(m))
     if seen is None or not bare(m) or cuda_works(m) or live_gpus(m):
@@ -525,16 +534,16 @@ def gsp_firmware_missing(m: Machine) -> Answer:
 def driver_bug(m: Machine, kb: Knowledge) -> Answer:
     """This driver release has a known bug, and this machine is of the kind that meets it.
 
-    Some bugs are recognized by the driver's version, others by their signs: words in the kernel log
-    or the error code of cuInit. A bug between GPUs is reported only if there are several of them,
-    and one of P2P only if the driver offers P2P. Reported as information, it has been seen on such
-    machines, but not on this one.
+    Some bugs are recognized by the driver version, others by their symptoms: messages in the
+    kernel log or the error code of cuInit. A bug between GPUs is reported only if there are
+    several GPUs, and a P2P bug only if the driver offers P2P. If a bug is reported as information,
+    it has been seen on machines like this one, but not on this machine.
 
-    Look-alikes: in driver-too-old the CUDA versions do not fit, and in torch-bug another torch
-    release is the fix.
+    Look-alikes: if the driver is too old for torch's CUDA version, the cause is driver-too-old. If
+    another torch release fixes the error, the cause is torch-bug.
 
-    Fix: update to a release without the bug. HMM, if that is the bug, can be turned off with an
-    option of the nvidia_uvm module.
+    Fix: update to a driver release without the bug. If the bug is in HMM, you can turn HMM off
+    with an option of the nvidia_uvm module.
     """
     for fault in kb.driver_faults if on_linux(m) else ():
         seen = _signs(fault, m) if fault.log else _of_release(fault, m, kb)

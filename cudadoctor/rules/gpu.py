@@ -60,17 +60,19 @@ _NO_BAR = (
 def gpu_not_detected(m: Machine) -> Answer:
     """torch was built for CUDA here, but without an NVIDIA GPU it runs on the CPU only.
 
-    `torch.cuda.is_available()` is False, and `lspci | grep -i nvidia` prints nothing. No driver and
-    no torch build makes a GPU appear.
+    `torch.cuda.is_available()` is False, and `lspci | grep -i nvidia` prints nothing. No driver or
+    torch build can make a missing GPU appear.
 
-    Look-alikes: if the PCI bus shows a GPU, the cause is driver-not-installed or driver-not-loaded.
-    A container sees the PCI bus of its host, so a GPU there means container-no-gpu. A GPU that was
-    there earlier and is gone is gpu-lost.
+    Look-alikes: if the PCI bus shows a GPU, the cause is driver-not-installed or
+    driver-not-loaded. A container sees the PCI bus of its host; if a GPU shows up in a container,
+    the cause is container-no-gpu. If the GPU was there earlier and has disappeared, the cause is
+    gpu-lost.
 
-    Fix: in the cloud or a virtual machine, choose an instance with an NVIDIA GPU or pass one
-    through. On a laptop, hybrid graphics may have switched it off (on Ubuntu: `prime-select
-    query`). On a computer of your own, check the slot, the power cables and the BIOS. With a torch
-    for the CPU, or for another vendor's GPU, nothing is wrong and this is information only.
+    Fix: in the cloud or in a virtual machine, choose an instance with an NVIDIA GPU or pass a GPU
+    through. On a laptop, hybrid graphics may have turned the GPU off (on Ubuntu, check with
+    `prime-select query`). On your own computer, check the slot, the power cables and the BIOS. If
+    torch is a CPU build or was built for another vendor's GPU, nothing is wrong and this finding
+    is for information only.
     """
     present = gpu_present(m)
     if present is None:
@@ -125,16 +127,17 @@ _OWN_MACHINE = (
 def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     """The kernel log says so, and the driver ignores this GPU.
 
-    Each GPU generation has a first and a last driver branch: 470 is the last for Kepler (K80), 580
-    the last for Maxwell, Pascal and Volta (GTX 900 and 10 series, V100); Blackwell (RTX 50 series)
-    begins with 570. `nvidia-smi` says "No devices were found", or that it cannot communicate with
-    the driver, because the module unloads if it has no GPU to serve. `sudo dmesg | grep NVRM` shows
-    the refusal. A driver update is the usual way into this state.
+    Each GPU generation is supported by a range of driver branches. 470 is the last branch for
+    Kepler (K80), 580 is the last for Maxwell, Pascal and Volta (GTX 900 and 10 series, V100), and
+    570 is the first for Blackwell (RTX 50 series). `nvidia-smi` says "No devices were found", or
+    that it cannot communicate with the driver, because the module unloads if it finds no supported
+    GPU. `sudo dmesg | grep NVRM` shows the kernel module's message. This usually happens after a
+    driver update.
 
-    Look-alikes: in driver-wrong-flavour the branch is right, and only the kind of kernel modules
-    (open or proprietary) is not.
+    Look-alikes: if the branch is right and only the type of kernel module (open or proprietary) is
+    wrong, the cause is driver-wrong-flavour.
 
-    Fix: install a branch that supports the GPU. For an old GPU that is an older driver.
+    Fix: install a driver branch that supports the GPU. For an old GPU, that is an older driver.
     """
     if not bare(m) or m.driver.installed is False:
         return None
@@ -217,14 +220,15 @@ def _branch_for(
 def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     """Each GPU generation is supported by certain kernel modules only; the release itself is right.
 
-    Blackwell (RTX 50 series) and newer, and Grace Hopper, need the open kernel modules. GPUs before
-    Turing (GTX 10 series and older) need the proprietary ones. `nvidia-smi` says "No devices were
-    found". /proc/driver/nvidia/version shows which modules are loaded, and `sudo dmesg | grep NVRM`
-    the refusal ("requires use of the NVIDIA open kernel modules").
+    Blackwell (RTX 50 series) and newer GPUs, and Grace Hopper, need the open kernel modules. GPUs
+    older than Turing (GTX 10 series and older) need the proprietary ones. `nvidia-smi` says "No
+    devices were found". /proc/driver/nvidia/version shows which modules are loaded, and `sudo
+    dmesg | grep NVRM` shows the error ("requires use of the NVIDIA open kernel modules").
 
-    Look-alikes: in driver-unsupported-gpu no kind of modules of that branch would do.
+    Look-alikes: if neither the open nor the proprietary modules of this branch support the GPU,
+    the cause is driver-unsupported-gpu.
 
-    Fix: install the other kind of modules of the same branch and restart.
+    Fix: install the other type of kernel module from the same branch, then restart the machine.
     """
     if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
         return None
@@ -285,12 +289,12 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     `nvidia-smi` says "No devices were found". `sudo dmesg | grep NVRM` prints "This PCI I/O region
     assigned to your NVIDIA device is invalid" or "BAR1 is 0M".
 
-    Look-alikes: driver-wrong-flavour also ends in "No devices were found", but there `lspci -v`
-    shows all memory regions of the GPU.
+    Look-alikes: driver-wrong-flavour also causes "No devices were found", but in that case `lspci
+    -v` shows all memory regions of the GPU.
 
-    Fix: switch on "Above 4G decoding" in the BIOS setup, and "Resizable BAR" too if the board has
-    it. In a virtual machine, the hypervisor has to provide the space: use UEFI (OVMF) and a large
-    enough 64-bit PCI window.
+    Fix: enable "Above 4G decoding" in the BIOS setup, and "Resizable BAR" too if the motherboard
+    supports it. In a virtual machine, the hypervisor has to provide the address space: use UEFI
+    (OVMF) and a large enough 64-bit PCI window.
     """
     silent = silent_gpus(m)
     missing = [device for device in silent if device.bars_missing]

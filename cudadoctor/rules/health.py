@@ -75,18 +75,18 @@ _RETIRE = (
 def gpu_lost(m: Machine) -> Answer:
     """While it is gone, CUDA often fails for every program. A new driver or torch does not help.
 
-    The GPU fell off the PCI bus, or it waits for a reset. `nvidia-smi` prints "Unable to determine
-    the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU" and no table,
-    not even for the healthy GPUs. The kernel log has Xid 79 or "GPU has fallen off the bus" (`sudo
-    dmesg | grep -i xid`). NVML answers with error 15 (lost) or 16 (reset required).
+    The GPU fell off the PCI bus or is waiting for a reset. `nvidia-smi` prints "Unable to
+    determine the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU"
+    and no table, not even for the healthy GPUs. The kernel log shows Xid 79 or "GPU has fallen off
+    the bus" (`sudo dmesg | grep -i xid`). NVML returns error 15 (lost) or 16 (reset required).
 
-    Look-alikes: "Failed to initialize NVML: Unknown Error" for all GPUs of a container is
-    container-gpu-lost, and a restart of the container fixes it. In a job, errors 4 and 999 can
-    belong to GPUs of other jobs, which is not a fault.
+    Look-alikes: if every GPU in a container reports "Failed to initialize NVML: Unknown Error",
+    the cause is container-gpu-lost, and restarting the container fixes it. In a scheduler's job,
+    NVML errors 4 and 999 can come from GPUs of other jobs, which is not a fault.
 
-    Fix: restart the machine. If that does not bring the GPU back, cut the power for a minute. If it
-    drops out again, check its power cables, riser, slot, power supply and temperature, and look for
-    PCIe (AER) errors in `dmesg`. Then use the warranty.
+    Fix: restart the machine. If the GPU does not come back, disconnect the power for a minute. If
+    the GPU drops out again, check its power cables, riser, slot, power supply and temperature, and
+    look for PCIe (AER) errors in `dmesg`. If none of this helps, request a warranty replacement.
     """
     code = driver_code(m)
     gone = [
@@ -182,16 +182,18 @@ _RENTED = (
 def gpu_ecc(m: Machine) -> Answer:
     """Results can be wrong, and programs stop with "uncorrectable ECC error encountered".
 
-    A reset or restart brings spare memory into use. If the errors return afterwards, the GPU has to
-    be replaced. CUDA calls the failure error 214; the kernel log has Xid 48, 63, 64, 94 or 95.
+    Resetting the GPU or restarting the machine puts spare memory into use. If the errors return
+    after that, the GPU must be replaced. CUDA reports the failure as error 214; the kernel log
+    shows Xid 48, 63, 64, 94 or 95.
 
-    Only what is still open counts: a row remapping that failed, one that waits for a reset, and
-    uncorrected errors since the driver was loaded. Old totals ("aggregate") and finished remappings
-    are history. `nvidia-smi -q -d ECC,ROW_REMAPPER` shows all of them. Most GeForce cards have no
-    ECC and report nothing.
+    Only unresolved errors count: a failed row remapping, a row remapping that is waiting for a
+    reset, and uncorrected errors since the driver was loaded. Old totals ("aggregate") and
+    completed remappings do not count. `nvidia-smi -q -d ECC,ROW_REMAPPER` shows all of them. Most
+    GeForce cards have no ECC and report nothing.
 
-    Fix: stop the programs on the GPU and reset it. Only if the remapping itself failed, no reset
-    helps: then the GPU has to be replaced. Do not switch ECC off: it would hide wrong results.
+    Fix: stop the programs on the GPU and reset it. If the row remapping itself failed, a reset
+    does not help, and the GPU must be replaced. Do not turn ECC off: that would hide wrong
+    results.
     """
     message = host_error_with(m, *_ECC_WORDS)
     live = live_gpus(m)
@@ -266,16 +268,17 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Answer:
     """cudadoctor gave up after a minute; a healthy driver answers within seconds.
 
     `nvidia-smi` and every CUDA program hang too. Usual reasons are a GPU whose firmware (GSP)
-    stopped answering (Xid 119 or 120 in the kernel log), a reset under way, or a process stuck in
-    the kernel. Such a process has state D in `ps` and cannot be killed.
+    stopped responding (Xid 119 or 120 in the kernel log), a reset in progress, or a process stuck
+    in the kernel. A process stuck in the kernel has state D in `ps` and cannot be killed.
 
-    Look-alikes: without persistence mode the first call starts every GPU and can take half a minute
-    on a machine with eight. Slowness alone is therefore no fault, and `check --fast` draws no
-    conclusion from it. Once the driver has started, ten seconds are the limit for a call.
+    Look-alikes: without persistence mode, the first driver call initializes every GPU and can take
+    half a minute on a machine with eight GPUs. Slowness alone is therefore not a fault, and `check
+    --fast` draws no conclusion from it. Once the driver is initialized, a call must return within
+    ten seconds.
 
-    Fix: restart the machine. If a normal restart hangs as well, use the power button or the
-    management controller (BMC). If the hang returns, install a newer driver of the same branch,
-    then have the hardware checked.
+    Fix: restart the machine. If a normal restart hangs too, use the power button or the management
+    controller (BMC). If the driver hangs again, install a newer driver from the same branch, then
+    have the hardware checked.
     """
     nvml, libcuda, torch = m.driver.nvml, m.driver.libcuda, m.torch.imported
     hung = {"driver.nvml.hung": nvml.hung, "driver.libcuda.hung": libcuda.hung}
@@ -337,15 +340,16 @@ _AFTER_THE_START = (
 def xid_of_the_device(m: Machine) -> Answer:
     """NVIDIA's catalog blames this Xid on the GPU, its firmware or its links, not on a program.
 
-    The error is in the kernel log: `sudo dmesg | grep -i xid`. Programs on this GPU can crash
-    or hang until it is reset. Xids such as 13, 31, 43 or 45 come from programs and are not counted.
-    If the log cannot be read, nothing is reported; an empty log proves nothing.
+    GPU errors are in the kernel log: `sudo dmesg | grep -i xid`. Programs on an affected GPU can
+    crash or hang until the GPU is reset. Xids such as 13, 31, 43 or 45 are caused by programs and
+    do not count. If the kernel log cannot be read, nothing is reported. An empty log does not
+    prove that the GPU is healthy.
 
     Look-alikes: if the driver no longer lists the GPU, the cause is gpu-lost.
 
-    Fix: reset the GPU or restart. For Xid 54 connect the power cables. For Xid 119 and 120 (GSP
-    firmware) a newer driver of the same branch often ends it. If the error returns, have the
-    hardware checked.
+    Fix: reset the GPU or restart the machine. For Xid 54, connect the power cables. For Xid 119
+    and 120 (GSP firmware), a newer driver from the same branch often fixes the problem. If the
+    error returns, have the hardware checked.
     """
     bad = _of_the_device(m)
     if not bad:
@@ -374,13 +378,13 @@ def xid_of_the_device(m: Machine) -> Answer:
 def recovery_wanted(m: Machine) -> Answer:
     """Xid 154 is the driver's own verdict on the errors of this GPU.
 
-    Until the GPU has recovered, programs may fail on it, or on all GPUs that share its NVLinks. The
-    line is in the kernel log as "GPU recovery action changed"; newer versions of
-    `nvidia-smi -q` show it as "GPU Recovery Action". Only the newest line counts: after the
-    recovery the driver withdraws its request.
+    Until the GPU has recovered, programs may fail on it or on all GPUs that share its NVLinks. The
+    kernel log shows the request as "GPU recovery action changed"; newer versions of `nvidia-smi
+    -q` show it as "GPU Recovery Action". Only the latest message counts, because the driver
+    withdraws its request after the recovery.
 
-    Fix: do what the line says. A reset needs a GPU that no program uses. If the request returns,
-    have the hardware checked.
+    Fix: carry out the recovery action that the driver reports. A GPU can be reset only while no
+    program is using it. If the driver requests another recovery, have the hardware checked.
     """
     for xid in m.driver.xids or ():
         asked = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
@@ -424,10 +428,10 @@ def _is(gpu: Gpu, xid: Xid) -> bool:
 def fault_of_a_switch(m: Machine) -> Answer:
     """All GPUs behind the switch may lose their NVLinks, so NCCL jobs fail or hang.
 
-    The lines are in the kernel log: `sudo dmesg | grep SXid`. Only those marked "Fatal" count.
-    /var/log/fabricmanager.log names the link. Errors of a GPU read "Xid" instead.
+    NVSwitch errors are in the kernel log: `sudo dmesg | grep SXid`. Only messages marked "Fatal"
+    count. /var/log/fabricmanager.log names the NVLink. GPU errors are logged as "Xid", not "SXid".
 
-    Fix: restart the machine, which trains the links again. If the error returns, have the hardware
+    Fix: restart the machine, which retrains the NVLinks. If the error returns, have the hardware
     checked.
     """
     fatal = [found[1] for found in map(_SWITCH.search, m.driver.log or ()) if found]
@@ -448,14 +452,14 @@ def fault_of_a_switch(m: Machine) -> Answer:
 def gpu_not_started(m: Machine) -> Answer:
     """The driver finds the GPU on the bus but cannot start it.
 
-    `nvidia-smi` lists fewer GPUs than the machine has. NVML answers with error 8 if external power
-    is missing, and with error 11 if the GPU's interrupts do not arrive.
+    `nvidia-smi` lists fewer GPUs than the machine has. NVML returns error 8 if external power is
+    missing, and error 11 if the GPU's interrupts are not being delivered.
 
-    Look-alikes: NVML error 4 means no permission. In a job it usually means a GPU that belongs
-    to someone else, which is not a fault.
+    Look-alikes: NVML error 4 means that access was denied. In a job, it usually comes from a GPU
+    that belongs to someone else, which is not a fault.
 
-    Fix: for error 8, shut down and plug in every power cable. For error 11, update the mainboard's
-    BIOS, then try another slot.
+    Fix: for NVML error 8, shut down the machine and plug in every power cable of the GPU. For NVML
+    error 11, update the motherboard's BIOS, then try another slot.
     """
     codes = [gpu.code for gpu in m.gpus or () if gpu.code in (NO_POWER, NO_INTERRUPTS)]
     if not codes:

@@ -485,12 +485,12 @@ _LOG = (
 def unknown(m: Machine, kb: Knowledge) -> Answer:
     """Something that should work here failed. The evidence shows the message.
 
-    This is reported if the driver and the GPU answer, or if torch itself fails, and no other cause
-    is at least likely.
+    This cause is reported only if no other cause is certain or likely. Either torch itself fails,
+    or something else fails while the driver and the GPU respond.
 
     Fix: run `cudadoctor check` without --fast and --no-smoke, and read the first error in your
-    program's own log: later ones often follow from it. For a bug report, `cudadoctor facts` prints
-    what is known of this machine.
+    program's log: later errors are often caused by the first. For a bug report, `cudadoctor facts`
+    prints what is known about this machine.
     """
     failures, _ = shortfalls(m, kb)
     if not failures:

@@ -100,15 +100,16 @@ _FROM_OUTSIDE = (9, 24)
 def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
     """Files that torch needs are missing, empty or cut short, so `import torch` fails.
 
-    This happens if pip was killed or the disk was full halfway, if files were deleted, or if torch
-    was installed with --no-deps, which leaves out the CUDA library wheels. The doctor compares the
-    files with torch's RECORD, the wheels with its metadata and the libraries with what the loader
-    finds.
+    A torch installation is incomplete if pip was killed or the disk filled up during the
+    installation, if files were deleted, or if torch was installed with --no-deps, which leaves out
+    the CUDA library wheels. cudadoctor compares the files with torch's RECORD, the wheels with
+    torch's metadata, and the libraries with what the loader finds.
 
-    Look-alikes: nvidia-wheels-mixed (the wheels are there in the wrong version) and
-    torch-extension-abi (the failing file is in another package's folder).
+    Look-alikes: if the CUDA wheels are installed in the wrong version, the cause is
+    nvidia-wheels-mixed. If the failing file is in another package's folder, the cause is
+    torch-extension-abi.
 
-    Fix: install the same release again with its dependencies, in the same environment.
+    Fix: reinstall the same torch release with its dependencies, in the same environment.
     """
     found = _damage(m, kb)
     if found is None:
@@ -187,9 +188,9 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
     """torch's own files are complete. A package that torch needs is missing or broken, or a file
     was changed after installation.
 
-    Error messages that name another cause (GLIBCXX, nvJitLink, a Windows DLL, a cuDNN or NCCL
-    symbol) are reported under that cause. A crash without a message is only a possible finding: the
-    processor, the memory or another library may be at fault.
+    Error messages that point to another cause (GLIBCXX, nvJitLink, a Windows DLL, a cuDNN or NCCL
+    symbol) are reported under that cause. A crash without a message is reported only as a
+    possibility: the CPU, the memory or another library may be at fault.
     """
     imported = m.torch.imported
     if m.torch.installed is False or (imported is None and m.look == "fast") or _shadows(m):
@@ -247,14 +248,15 @@ def module_shadowed(m: Machine) -> Answer:
     """torch imports {name}. Python finds your file first, because it searches the program's folder
     and PYTHONPATH before its own modules.
 
-    A random.py, queue.py or numpy.py there hides the module of that name from every package. The
-    error says "cannot import name ... from", "partially initialized module" or "module ... has no
-    attribute". In the current folder the file's name gives it away, and nothing there is run;
-    elsewhere on PYTHONPATH it is the traceback or the name in the error.
+    A file named random.py, queue.py or numpy.py in the program's folder or on PYTHONPATH hides the
+    module of that name from every package. The error says "cannot import name ... from",
+    "partially initialized module" or "module ... has no attribute". In the current folder, the
+    file is recognized by its name, and nothing in that folder is run. Elsewhere on PYTHONPATH, it
+    is recognized by the traceback or by the name in the error.
 
-    Look-alikes: torch-duplicate, if the file is named torch.
+    Look-alikes: if the file is named torch, the cause is torch-duplicate.
 
-    Fix: rename that file. Installing torch again changes nothing.
+    Fix: rename the file that hides the module. Reinstalling torch has no effect.
     """
     traced = _shadows(m)
     files = traced or m.python.shadows or ()
@@ -276,12 +278,12 @@ def module_shadowed(m: Machine) -> Answer:
 def in_a_deleted_folder(m: Machine) -> Answer:
     """Programs started here cannot find their files, and some builds of torch fail to load.
 
-    The shell is still in a folder that was deleted or created again: `ls` shows it empty, and `pwd`
-    may still print its name. Libraries that look up their own path (Intel's MKL in torch among
-    them) then stop with an error about a file that does exist. The doctor tried torch from another
-    folder.
+    The shell is still in a folder that was deleted or recreated: `ls` shows nothing, and `pwd` may
+    still print the folder's name. Libraries that look up their own path, such as Intel's MKL in
+    torch, then stop with an error about a file that does exist. cudadoctor tested torch from
+    another folder.
 
-    Fix: change to a folder that exists; if it was created again, `cd "$PWD"` is enough.
+    Fix: change to a folder that exists. If the folder was recreated, `cd "$PWD"` is enough.
     """
     if not m.python.nowhere:
         return None
@@ -306,16 +308,17 @@ _YOURS = (
 def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     """Python imports the first torch on its path, while pip may report another one.
 
-    A file torch.py or a folder torch of your own comes first if a program starts in its folder.
-    Otherwise conda and pip both wrote into one environment, or PYTHONPATH, the user site and the
-    environment each hold a copy; the metadata then describes one copy while the code of another
-    runs. Copies of the same version are only a warning. Check by hand: `python -c "import torch;
-    print(torch.__file__)"`.
+    A torch.py file or torch folder of your own is imported first if the program starts in the
+    folder that contains it. Otherwise, conda and pip both installed torch into one environment, or
+    PYTHONPATH, the user site and the environment each contain a copy. The metadata then describes
+    one copy while Python runs the code of another. Several copies of the same version are only a
+    warning. Check by hand: run `python -c "import torch; print(torch.__file__)"`.
 
-    Look-alikes: wrong-interpreter, where two interpreters have one torch each.
+    Look-alikes: if two Python installations each have their own torch, the cause is
+    wrong-interpreter.
 
-    Fix: remove the copy you do not want with the manager that installed it, or take its folder off
-    the path. Never delete folders in site-packages by hand.
+    Fix: remove the copy you do not want with the package manager that installed it, or remove its
+    folder from Python's search path. Never delete folders in site-packages by hand.
     """
     copies = need(m.torch.copies, "torch.copies")
     real = [copy for copy in copies if copy.kind != "local"]
@@ -397,14 +400,15 @@ def _holds(entry: str, path: str) -> bool:
 def wrong_interpreter(m: Machine, kb: Knowledge) -> Answer:
     """Packages installed with this pip are not visible to the Python that was checked.
 
-    Each Python has its own packages, and the pip program belongs to one of them. In a notebook,
-    under sudo, or with an environment that is not active, that is often another one than python's.
-    An environment without pip (as uv makes them) is normal, so this alone is only information.
+    Each Python has its own packages, and each pip command belongs to one Python. In a notebook,
+    under sudo, or with an environment that is not active, pip and python often belong to different
+    installations. An environment without pip (uv creates such environments) is normal, so this
+    finding is for information only.
 
-    Look-alikes: torch-duplicate, where one interpreter finds two copies.
+    Look-alikes: if one Python finds two copies of torch, the cause is torch-duplicate.
 
-    Fix: install with `python -m pip install` of the Python that runs the program; in a notebook,
-    choose a kernel of that Python.
+    Fix: install packages with `python -m pip install`, using the Python that runs your program. In
+    a notebook, choose a kernel that uses this Python.
     """
     python = need(m.python.executable, "python.executable")
     pip = need(m.python.pip_python, "python.pip_python")
@@ -453,13 +457,14 @@ def disk_full(m: Machine, kb: Knowledge) -> Answer:
     """The torch wheel alone is {wheel}. pip downloads it to the temporary folder and unpacks it,
     with the CUDA libraries, into the environment.
 
-    "No space left on device" (errno 28) often means the temporary folder. This is checked only if
-    torch is still to be installed, by the size of its wheel; the unpacked libraries need several
-    times as much. Check by hand: `df -h`.
+    "No space left on device" (errno 28) often refers to the temporary folder. Disk space is
+    checked only if torch is not installed yet, based on the size of the torch wheel. The unpacked
+    libraries need several times as much space. Check by hand: run `df -h`.
 
-    Look-alikes: shm-too-small, whose workers end with a bus error.
+    Look-alikes: if DataLoader workers end with a bus error, the cause is shm-too-small.
 
-    Fix: point TMPDIR to a larger disk, free some space, or make the environment on a larger disk.
+    Fix: point TMPDIR to a larger disk, free some space, or create the environment on a larger
+    disk.
     """
     if need(m.torch.installed, "torch.installed"):
         return None
@@ -513,11 +518,12 @@ def pynvml_conflict(m: Machine) -> Answer:
     """The last one installed wins, and programs that query the GPU may then fail. Training itself
     needs neither.
 
-    Before release 12 the package pynvml installed its own pynvml.py, the same file as
-    nvidia-ml-py; uninstalling one deletes the file of both. Release 12 and later leave the file to
-    nvidia-ml-py. The old package alone is only information.
+    Before release 12, the pynvml package installed its own pynvml.py, which is also a file of
+    nvidia-ml-py. Uninstalling either package then deletes the file for both. From release 12 on,
+    pynvml leaves the file to nvidia-ml-py. An old pynvml without nvidia-ml-py is reported for
+    information only.
 
-    Fix: remove both and install nvidia-ml-py.
+    Fix: uninstall pynvml and nvidia-ml-py, then install nvidia-ml-py again.
     """
     need(m.packages, "packages")
     old, other = m.package("pynvml"), m.package("nvidia-ml-py")
@@ -539,10 +545,10 @@ def windows_runtime_dll(m: Machine) -> Answer:
     """Windows names the DLL that torch asked for, not the one that is missing behind it: usually
     the Visual C++ runtime.
 
-    The error is "WinError 126", "WinError 1114" or "DLL load failed". For some releases the missing
-    file is libomp140.x86_64.dll.
+    The error is "WinError 126", "WinError 1114" or "DLL load failed". For some torch releases, the
+    missing file is libomp140.x86_64.dll.
 
-    Fix: install the Visual C++ redistributable. Do not copy single DLLs from websites.
+    Fix: install the Visual C++ Redistributable. Do not copy individual DLLs from websites.
     """
     if m.platform.system != "Windows" or m.torch.installed is False:
         return None

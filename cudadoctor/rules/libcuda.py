@@ -45,16 +45,16 @@ def device_permission(m: Machine) -> Answer:
     """The files under /dev belong to a group that your user is not in. Joining that group is
     enough: do not run as root, and do not open the files to everyone.
 
-    Opening a file fails with "Permission denied" (EACCES, 13), nvidia-smi reports "Insufficient
-    Permissions", and the same program works as root. To check by hand: `ls -l /dev/nvidia*` and
-    `id`. On a Jetson the groups are video and render.
+    Opening a device file fails with "Permission denied" (EACCES, 13), nvidia-smi reports
+    "Insufficient Permissions", and your program works as root. To check by hand: run `ls -l
+    /dev/nvidia*` and `id`. On a Jetson, the groups are video and render.
 
-    Look-alikes: "Operation not permitted" (EPERM, 1) comes from the device rules of a container:
-    container-gpu-lost.
+    Look-alikes: if the error is "Operation not permitted" (EPERM, 1), the device rules of a
+    container deny access, and the cause is container-gpu-lost.
 
-    Fix: add your user to the group, then log out and in again: a running session keeps its old
-    groups. If the files belong to root alone, an option of the nvidia module has to give them a
-    group first (NVreg_DeviceFileGID and NVreg_DeviceFileMode=0660).
+    Fix: add your user to the group of the device files, then log out and back in: a running
+    session keeps its old groups. If the files belong to root alone, first give them a group with
+    options of the nvidia module (NVreg_DeviceFileGID and NVreg_DeviceFileMode=0660).
     """
     code, nodes = driver_code(m), m.driver.nodes
     denied = code == NO_PERMISSION
@@ -110,18 +110,19 @@ def _refused(m: Machine) -> list[Node]:
 def cuda_compat_conflict(m: Machine) -> Answer:
     """The cuda-compat packages contain a newer libcuda, which works on data center GPUs only.
 
-    CUDA fails with "forward compatibility was attempted on non supported HW" (804) on a GeForce and
-    most RTX cards. It fails with "system has unsupported display driver / cuda driver combination"
-    (803) if the package is older than the driver or does not fit its branch. nvidia-smi works all
-    the same.
+    CUDA fails with "forward compatibility was attempted on non supported HW" (error 804) on
+    GeForce and most RTX cards. It fails with "system has unsupported display driver / cuda driver
+    combination" (error 803) if the cuda-compat package is older than the driver or does not match
+    the driver's branch. nvidia-smi still works.
 
-    Such packages come with NVIDIA's container images, or by /usr/local/cuda/compat in
-    LD_LIBRARY_PATH or in /etc/ld.so.conf.d. To check by hand: `ldconfig -p | grep libcuda`.
+    cuda-compat packages come with NVIDIA's container images, or are found through
+    /usr/local/cuda/compat in LD_LIBRARY_PATH or /etc/ld.so.conf.d. To check by hand: run `ldconfig
+    -p | grep libcuda`.
 
-    Look-alikes: if nvidia-smi fails too, it is driver-library-mismatch.
+    Look-alikes: if nvidia-smi fails too, the cause is driver-library-mismatch.
 
-    Fix: keep the loader from that directory. If the driver itself is too old, install a torch build
-    that fits it.
+    Fix: remove the cuda-compat directory from the loader's search path. If the driver itself is
+    too old, install a torch build that works with the driver.
     """
     libcuda = m.driver.libcuda
     if libcuda.code == SUCCESS or cuda_works(m) or driver_code(m) == MISMATCH:
@@ -150,15 +151,17 @@ def cuda_compat_conflict(m: Machine) -> Answer:
 def libcuda_stub(m: Machine) -> Answer:
     """The loader finds this file before the libcuda.so.1 of the driver.
 
-    The toolkit's stubs directory has an empty libcuda, meant for linking only: CUDA then fails with
-    "CUDA driver is a stub library" (34). An old copy of another driver release does not fit the
-    loaded module. To check by hand: `ldconfig -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
+    The CUDA toolkit's stubs directory contains an empty libcuda that is meant only for linking. If
+    it is loaded, CUDA fails with "CUDA driver is a stub library" (error 34). An old libcuda from
+    another driver release does not match the loaded kernel module. To check by hand: run `ldconfig
+    -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
 
-    Look-alikes: a copy in a compat directory is cuda-compat-conflict. If nvidia-smi fails too, the
-    driver's own packages differ, which is driver-library-mismatch.
+    Look-alikes: if the wrong libcuda is in a compat directory, the cause is cuda-compat-conflict.
+    If nvidia-smi fails too, the driver's own packages do not match, and the cause is
+    driver-library-mismatch.
 
-    Fix: take the directory out of LD_LIBRARY_PATH (for linking, LIBRARY_PATH is enough). Do not
-    delete libraries by hand: that breaks the next driver update.
+    Fix: remove the directory of the wrong libcuda from LD_LIBRARY_PATH (for linking, LIBRARY_PATH
+    is enough). Do not delete libraries by hand: that breaks the next driver update.
     """
     libcuda, message = m.driver.libcuda, host_error_with(m, *_STUB_WORDS)
     if (
@@ -212,15 +215,16 @@ def uvm_not_loaded(m: Machine) -> Answer:
     """nvidia-smi needs only the nvidia module, but CUDA needs nvidia_uvm too.
 
     torch says "CUDA unknown error - this may be due to an incorrectly set up environment" and
-    blames CUDA_VISIBLE_DEVICES, which is hardly ever the reason. To check by hand: `lsmod | grep
-    nvidia_uvm` and `ls -l /dev/nvidia-uvm`. A missing device file is normal right after boot: the
-    first CUDA program creates it.
+    blames CUDA_VISIBLE_DEVICES, which is hardly ever the reason. To check by hand: run `lsmod |
+    grep nvidia_uvm` and `ls -l /dev/nvidia-uvm`. A missing device file is normal right after boot:
+    the first CUDA program creates it.
 
-    Look-alikes: if the module is loaded and its device file opens, CUDA mostly broke in a suspend.
-    Reload the module then, and to keep it working set NVreg_PreserveVideoMemoryAllocations=1 and
-    enable the services nvidia-suspend and nvidia-resume.
+    Look-alikes: if the module is loaded and its device file can be opened, CUDA most likely broke
+    when the machine was suspended. Reload the module. To prevent this from happening again, set
+    NVreg_PreserveVideoMemoryAllocations=1 and enable the services nvidia-suspend and
+    nvidia-resume.
 
-    Fix: load the module and create its device files.
+    Fix: load the nvidia_uvm module and create its device files.
     """
     libcuda = m.driver.libcuda
     if (

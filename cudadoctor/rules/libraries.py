@@ -55,17 +55,19 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
     """torch was compiled against exact versions of the CUDA libraries, and another version has
     taken the place of one of them.
 
-    torch pins them in its metadata: one by one up to 2.10, through the package cuda-toolkit from
-    2.11 on. Another package, an upgrade or a requirements file replaced one of them, or wheels for
-    two CUDA major versions write into the same folder: cuDNN, NCCL, cuSPARSELt and NVSHMEM of every
-    CUDA, and cuRAND, cuSOLVER and NVTX of 11 and 12. Wheels left over from an older torch under
-    other names are harmless. Check by hand: `python -m pip check`.
+    torch pins its CUDA library wheels in its metadata: individually up to torch 2.10, and through
+    the cuda-toolkit package from 2.11 on. Either another package, an upgrade or a requirements
+    file replaced one of the wheels, or wheels for two CUDA major versions install files into the
+    same folder. The second case affects cuDNN, NCCL, cuSPARSELt and NVSHMEM for every CUDA
+    version, and cuRAND, cuSOLVER and NVTX for CUDA 11 and 12. Wheels that an older torch left
+    behind under other names are harmless. Check by hand: run `python -m pip check`.
 
-    Look-alikes: cudnn-shadowed and the other shadowed libraries, whose wrong copy is outside this
-    environment.
+    Look-alikes: if the wrong copy of a library is outside this environment, the cause is
+    cudnn-shadowed, nccl-shadowed, cublas-mismatch, nvjitlink-mismatch or cuda-lib-shadowed.
 
-    Fix: uninstall the wrong wheels first, then install the versions torch pins, or make a new
-    environment. The order matters: uninstalling afterwards deletes files of both.
+    Fix: first uninstall the wrong wheels, then install the versions that torch pins, or create a
+    new environment. The order matters: if you uninstall a wrong wheel later, files of the right
+    wheel are deleted too.
     """
     if not applies(m) or m.platform.system != "Linux":
         return None
@@ -171,16 +173,17 @@ def _pinned_again(
 def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """torch is compiled against its own cuDNN and refuses to run with an older one.
 
-    The files mapped into the process prove it; before that, the loader's rules predict it:
-    LD_PRELOAD, the RPATH of the library that asks, LD_LIBRARY_PATH, RUNPATH, the loader's cache. A
-    newer minor version works and is a warning, because cuDNN loads more parts of itself by name and
-    mixed parts fail. A torch from conda, the system or a vendor's image that has no cuDNN of its
-    own uses theirs rightly.
+    The files mapped into the process show which cuDNN is loaded. If torch has not been imported,
+    the loader's search order predicts it: LD_PRELOAD, the RPATH of the library that needs cuDNN,
+    LD_LIBRARY_PATH, RUNPATH, and the loader's cache. A newer minor version works, but it is
+    reported as a warning, because cuDNN loads more of its parts by name, and mixed versions fail.
+    A torch from conda, the system or a vendor's image that has no cuDNN of its own is supposed to
+    use the cuDNN installed there.
 
-    Look-alikes: cudnn-missing-sublib, where all parts come from one place.
+    Look-alikes: if all parts of cuDNN come from one place, the cause is cudnn-missing-sublib.
 
-    Fix: start the program without the variable that leads to the other copy. Installing cuDNN
-    system-wide does not help.
+    Fix: start the program without the environment variable that points to the other cuDNN.
+    Installing cuDNN system-wide does not help.
     """
     return _shadowed(
         m, kb, r"libcudnn", "cuDNN version incompatibility", "version of cudnn", parts=2
@@ -195,11 +198,13 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
 def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuBLAS and cuBLASLt must have exactly the same version, and one of them is not torch's.
 
-    An older copy lacks functions ("undefined symbol: cublasLt..."), or matrix products fail.
-    CUBLAS_STATUS_NOT_INITIALIZED alone mostly means too little memory. The usual way in is a
-    toolkit's lib64 on LD_LIBRARY_PATH, because torch finds cuBLASLt by RUNPATH.
+    If the loaded copy is older, functions are missing ("undefined symbol: cublasLt...") or matrix
+    products fail. CUBLAS_STATUS_NOT_INITIALIZED alone usually means that the GPU is out of memory.
+    The usual reason is a toolkit's lib64 folder on LD_LIBRARY_PATH, which takes precedence over
+    the RUNPATH that torch uses to find cuBLASLt.
 
-    Fix: start the program without the variable that leads to the other copy.
+    Fix: start the program without the environment variable that points to the wrong copy of the
+    library.
     """
     return _shadowed(m, kb, r"libcublas", "undefined symbol: cublas", "symbol cublas")
 
@@ -212,12 +217,13 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
 def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """torch includes its own NCCL; an older one lacks functions that torch calls.
 
-    You see "undefined symbol: ncclCommWindowRegister" or another new function while torch is
-    imported, or ranks that disagree about the version. A newer one works and is a warning, because
-    nobody tested the pair. Cluster images replace NCCL on purpose, with their own network plug-ins.
+    You see "undefined symbol: ncclCommWindowRegister" or another missing function when torch is
+    imported, or ranks that report different NCCL versions. A newer NCCL works, but it is reported
+    as a warning, because nobody has tested it with this torch. Cluster images replace NCCL on
+    purpose, with their own network plugins.
 
-    Fix: start the program without the variable that leads to the other copy, or remove that copy's
-    path.
+    Fix: start the program without the environment variable that points to the other NCCL, or
+    remove the folder of that NCCL from the variable.
     """
     return _shadowed(m, kb, r"libnccl\.", "undefined symbol: nccl")
 
@@ -231,13 +237,15 @@ def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuSPARSE needs a function that is named after its CUDA version, and an older nvJitLink lacks
     it.
 
-    You see "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12"; the number is
-    the CUDA version of the cuSPARSE that asks. Usually the lib64 of an older toolkit is on
-    LD_LIBRARY_PATH. A newer nvJitLink of the same major version works.
+    You see "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12". The number in
+    the symbol is the CUDA version of the cuSPARSE that needs it. Usually, the lib64 folder of an
+    older toolkit is on LD_LIBRARY_PATH. A newer nvJitLink of the same major version works.
 
-    Look-alikes: nvidia-wheels-mixed, where the old copy is a wheel of this environment.
+    Look-alikes: if the old nvJitLink is a wheel in this environment, the cause is
+    nvidia-wheels-mixed.
 
-    Fix: start the program without the variable that leads to the other copy.
+    Fix: start the program without the environment variable that points to the wrong copy of the
+    library.
     """
     return _shadowed(m, kb, r"libnvJitLink", "__nvJitLink")
 
@@ -251,12 +259,13 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """torch was compiled against its own copy; a library from another CUDA installation is loaded
     first.
 
-    This covers the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND, cuSOLVER and
-    NVSHMEM. An older copy lacks functions; a newer one of the same major version works and is a
-    warning. LD_LIBRARY_PATH does not override DT_RPATH, but it does override DT_RUNPATH: the doctor
-    reads the tags of each library.
+    cuda-lib-shadowed covers the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND,
+    cuSOLVER and NVSHMEM. An older copy lacks functions; a newer copy of the same major version
+    works and is reported as a warning. LD_LIBRARY_PATH overrides DT_RUNPATH but not DT_RPATH, so
+    cudadoctor reads these tags of each library.
 
-    Fix: start the program without the variable that leads to the other copy.
+    Fix: start the program without the environment variable that points to the wrong copy of the
+    library.
     """
     words = ("undefined symbol: cusparse", "undefined symbol: cupti", "undefined symbol: cuda")
     return _shadowed(m, kb, _OTHERS, *words)
@@ -325,12 +334,14 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     """cuDNN loads its parts when they are first used, and all of them must have the same version.
 
     You see "Unable to load any of libcudnn_ops.so.9" or CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH.
-    Files were deleted, or two wheels wrote them one after the other. CUDNN_STATUS_NOT_INITIALIZED
-    and INTERNAL_ERROR alone often mean too little memory.
+    Files of cuDNN were deleted, or two wheels overwrote each other's files.
+    CUDNN_STATUS_NOT_INITIALIZED or INTERNAL_ERROR alone often just means that the GPU is out of
+    memory.
 
-    Look-alikes: cudnn-shadowed, where some part is outside torch's own set.
+    Look-alikes: if part of cuDNN is loaded from outside torch's own copy, the cause is
+    cudnn-shadowed.
 
-    Fix: install torch's own cuDNN wheel again.
+    Fix: reinstall the cuDNN wheel that torch requires.
     """
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
     spoken = error_with(m, *words, pasted=False)
@@ -367,14 +378,15 @@ def libstdcxx_old(m: Machine) -> Answer:
     """A library that torch needs was compiled with a newer GCC, but the loader finds this older
     libstdc++ first.
 
-    The error is "version `GLIBCXX_...' not found" and names the file. In a conda environment it is
-    often conda's own older copy, or the system's where conda's newer one was expected.
+    The error is "version `GLIBCXX_...' not found" and names the library file that is too old. In a
+    conda environment, this is often conda's own older copy, or the system's copy that is loaded
+    instead of conda's newer one.
 
-    Look-alikes: platform-unsupported, if the message says GLIBC instead of GLIBCXX: then the whole
-    system is too old.
+    Look-alikes: if the message says GLIBC instead of GLIBCXX, the whole system is too old, and the
+    cause is platform-unsupported.
 
-    Fix: install a newer libstdcxx-ng from conda-forge in that environment, or start the program
-    without the LD_LIBRARY_PATH that leads to the old copy.
+    Fix: install a newer libstdcxx-ng from conda-forge in the conda environment, or start the
+    program without the LD_LIBRARY_PATH that points to the old libstdc++.
     """
     if m.torch.installed is False:
         return None

@@ -52,18 +52,19 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     """On machines with NVSwitch, CUDA waits for the fabric manager, while nvidia-smi looks fine.
 
     torch says "Unexpected error from cudaGetDeviceCount() ... Error 802: system not yet
-    initialized". The service nvidia-fabricmanager must run, in exactly the driver's version. Check
-    it with `systemctl status nvidia-fabricmanager` and `journalctl -u nvidia-fabricmanager`. From
-    Hopper on, `nvidia-smi -q | grep -A3 Fabric` shows the state of each GPU; "Completed" is good.
+    initialized". The nvidia-fabricmanager service must be running, and its version must exactly
+    match the driver version. Check with `systemctl status nvidia-fabricmanager` and `journalctl -u
+    nvidia-fabricmanager`. On Hopper and newer, `nvidia-smi -q | grep -A3 Fabric` shows the state
+    of each GPU, which should be "Completed".
 
-    Look-alikes: without NVSwitch, error 802 has other reasons: confidential computing that was not
-    set ready, a MIG change under way, a vGPU without its license, or a machine that has only now
-    booted. In a container, or in a virtual machine with some of the GPUs, the host runs the
-    service.
+    Look-alikes: without NVSwitch, error 802 has other causes: confidential computing while the
+    GPUs are not in the ready state, a MIG change in progress, a vGPU without its license, or a
+    machine that has only just booted. In a container, or in a virtual machine with some of the
+    GPUs, the fabric manager runs on the host.
 
-    Fix: install the fabric manager of the driver's version and start it. Machines with NVLink 5
-    (B200, B300) also need the package nvlsm and the module ib_umad. Do not restart the service
-    while jobs run: it breaks them.
+    Fix: install the fabric manager at the same version as the driver and start it. Machines with
+    NVLink 5 (B200, B300) also need the nvlsm package and the ib_umad kernel module. Do not restart
+    the fabric manager while jobs are running, because they would fail.
     """
     message, joined = host_error_with(m, *NOT_READY_WORDS), has_fabric(m, kb)
     if cuda_works(m) or (m.driver.libcuda.code != NOT_READY and not message) or joined is False:
@@ -130,14 +131,15 @@ def start_fabric(m: Machine) -> Remedies:
 def confidential_computing(m: Machine) -> Answer:
     """Until the GPUs are set ready, CUDA programs fail with error 802, while nvidia-smi works.
 
-    In this mode a GPU takes no work until its attestation was checked. Then a service of the
-    virtual machine sets it ready. `nvidia-smi conf-compute -grs` shows the state.
+    With confidential computing, a GPU accepts no work until it has been attested. A service in the
+    virtual machine then sets the GPU to the ready state. `nvidia-smi conf-compute -grs` shows the
+    state.
 
-    Look-alikes: on machines with NVSwitch, fabric-manager gives the same error. NVML's answer about
-    confidential computing tells the two apart.
+    Look-alikes: on machines with NVSwitch, fabric-manager also causes error 802. The
+    confidential-computing state that NVML reports tells the two causes apart.
 
-    Fix: run the attestation, or set the GPUs ready by hand if you need none:
-    `nvidia-smi conf-compute -srs 1` as root.
+    Fix: run the attestation. If you do not need attestation, set the GPUs to the ready state by
+    hand: `nvidia-smi conf-compute -srs 1` as root.
     """
     if (
         m.driver.confidential is not True
@@ -162,12 +164,13 @@ def confidential_computing(m: Machine) -> Answer:
 def gpu_excluded(m: Machine) -> Answer:
     """The kernel module leaves these GPUs alone, so neither CUDA nor nvidia-smi shows them.
 
-    Somebody set it on purpose, mostly for a GPU that is broken or reserved. If other GPUs are left,
-    this is information only. NVML still counts the hidden ones.
+    Somebody set NVreg_ExcludedGpus on purpose, usually for a GPU that is broken or reserved. If
+    other GPUs are still available, this finding is for information only. NVML still counts the
+    excluded GPUs.
 
     Fix: find the setting with `grep -rs ExcludedGpus /etc/modprobe.d /proc/cmdline`. Remove it,
     rebuild the initramfs (`update-initramfs -u` on Debian and Ubuntu, `dracut --force` on Red Hat
-    and SUSE) and restart. Leave it if the GPU is broken.
+    and SUSE) and restart the machine. If the GPU is broken, keep the setting.
     """
     if not m.driver.excluded:
         return None
@@ -195,15 +198,16 @@ def gpu_excluded(m: Machine) -> Answer:
 def compute_mode(m: Machine) -> Answer:
     """The GPU takes no new CUDA program: its mode forbids that, or something still holds the GPU.
 
-    torch says "CUDA error: CUDA-capable device(s) is/are busy or unavailable" (error 46), while the
-    number of GPUs looks right. `nvidia-smi -q -d COMPUTE` shows the mode: Prohibited admits no CUDA
-    program, Exclusive_Process one at a time, Default any number.
+    torch says "CUDA error: CUDA-capable device(s) is/are busy or unavailable" (error 46), even
+    though it reports the right number of GPUs. `nvidia-smi -q -d COMPUTE` shows the mode:
+    Prohibited allows no CUDA programs, Exclusive_Process allows one at a time, and Default allows
+    any number.
 
-    Look-alikes: a full GPU fails with "out of memory" instead. Clusters set exclusive mode on
-    purpose: use the GPU that the scheduler gave you, with one process per GPU.
+    Look-alikes: if the GPU's memory is full, the error is "out of memory" instead. Clusters set
+    exclusive mode on purpose: use the GPU that the scheduler gave you, with one process per GPU.
 
-    Fix: set the mode to Default (`nvidia-smi -i 0 -c 0` as root). If the mode is Default already,
-    stop what holds the GPU, and reset it if nothing does.
+    Fix: set the mode to Default (`nvidia-smi -i 0 -c 0` as root). If the mode is already Default,
+    stop the program that is using the GPU; if there is none, reset the GPU.
     """
     message, gpus = host_error_with(m, *_BUSY), live_gpus(m)
     prohibited = [gpu for gpu in gpus if gpu.compute_mode == "prohibited"]
@@ -278,14 +282,16 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
 def mig_misconfigured(m: Machine) -> Answer:
     """In MIG mode, programs can only use MIG instances. A restart of the machine removes them.
 
-    CUDA then finds no device ("No CUDA GPUs are available"), and `nvidia-smi` prints "No MIG
-    devices found". `nvidia-smi -L` lists the instances with their UUIDs. An instance that is made
-    again gets a new UUID, so a UUID kept in CUDA_VISIBLE_DEVICES can be stale.
+    CUDA finds no device ("No CUDA GPUs are available"), and `nvidia-smi` prints "No MIG devices
+    found". `nvidia-smi -L` lists the instances with their UUIDs. When an instance is recreated, it
+    gets a new UUID, so a UUID stored in CUDA_VISIBLE_DEVICES can be stale.
 
-    A process uses one instance only, and NCCL does not work between instances of one GPU.
+    A process can use only one MIG instance, and NCCL does not work between instances of the same
+    GPU.
 
-    Fix: name an instance that exists. If there is none, create one (`nvidia-smi mig -cgi ... -C`)
-    or leave MIG mode while the GPU is idle (`nvidia-smi -i 0 -mig 0`); both need root.
+    Fix: set CUDA_VISIBLE_DEVICES to an existing MIG instance. If there is none, create one
+    (`nvidia-smi mig -cgi ... -C`), or turn MIG mode off while the GPU is idle (`nvidia-smi -i 0
+    -mig 0`). Both commands need root.
     """
     live = live_gpus(m)
     empty = [gpu for gpu in live if gpu.mig and gpu.mig_devices == ()]

@@ -33,16 +33,17 @@ _OLDEST_GLIBC = Version("2.17")
 def wsl_setup(m: Machine) -> Answer:
     """WSL 2 uses the Windows driver, whose libraries it mounts under /usr/lib/wsl/lib.
 
-    A Linux driver installed inside hides these libraries. WSL 1 has no GPU at all. If /dev/dxg is
-    missing, Windows or its display driver is too old, or WSL runs in a nested virtual machine. If
-    the libraries are missing, Windows has no NVIDIA driver or is just updating it.
+    A Linux driver installed inside WSL hides the libraries of the Windows driver. WSL 1 does not
+    support GPUs. If /dev/dxg is missing, Windows or its display driver is too old, or WSL is
+    running in a nested virtual machine. If the libraries are missing, Windows has no NVIDIA driver
+    or is currently updating it.
 
-    To check by hand: `nvidia-smi` in a Windows terminal, then `ls /dev/dxg /usr/lib/wsl/lib` in
-    WSL. Normal in WSL: no /proc/driver/nvidia, no /dev/nvidia*, no NVIDIA GPU in lspci, and a
-    driver version that differs from nvidia-smi's own.
+    To check by hand: run `nvidia-smi` in a Windows terminal, then `ls /dev/dxg /usr/lib/wsl/lib`
+    in WSL. It is normal in WSL that /proc/driver/nvidia and /dev/nvidia* do not exist, that lspci
+    shows no NVIDIA GPU, and that the driver version differs from the version of nvidia-smi.
 
-    Fix: update the driver on Windows, then run `wsl --update` and `wsl --shutdown` there. Never
-    install a Linux driver, cuda or cuda-drivers inside WSL.
+    Fix: update the driver on Windows, then run `wsl --update` and `wsl --shutdown` in Windows.
+    Never install a Linux driver, cuda or cuda-drivers inside WSL.
     """
     if cuda_works(m) or m.container.kind or not need(m.platform.wsl, "platform.wsl"):
         return None
@@ -88,15 +89,15 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
 
     torch says "no kernel image is available for execution on the device", or
     torch.cuda.is_available() is False. To check by hand: `cat /etc/nv_tegra_release` shows the L4T
-    release, `python -c "import torch; print(torch.version.cuda, torch.cuda.get_arch_list())"` the
-    build.
+    release. `python -c "import torch; print(torch.version.cuda, torch.cuda.get_arch_list())"`
+    shows the CUDA version and the architectures of the torch build.
 
-    Up to CUDA 13.0 an Orin (sm_87) runs only code made for it, and so does a Xavier (sm_72). From
-    JetPack 7.2 on, generic builds with CUDA 13.2 or newer run on an Orin. Thor runs generic cu130
-    builds. A DGX Spark is not a Jetson.
+    Up to CUDA 13.0, an Orin (sm_87) or a Xavier (sm_72) runs only code that was compiled for its
+    own architecture. From JetPack 7.2 on, generic builds with CUDA 13.2 or newer also run on an
+    Orin. A Thor runs generic cu130 builds. A DGX Spark is not a Jetson.
 
-    Fix: install NVIDIA's wheel for the board's JetPack, or use NVIDIA's container. Never install
-    the driver or CUDA packages for other computers on a Jetson.
+    Fix: install NVIDIA's torch wheel for your JetPack release, or use NVIDIA's container. Never
+    install driver or CUDA packages for other computers on a Jetson.
     """
     if not m.platform.jetson or m.torch.installed is False:
         return None
@@ -130,14 +131,15 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """PyTorch publishes no wheels for this platform.
 
     pip says "No matching distribution found for torch", or the import fails with "version
-    `GLIBC_2.28' not found". Wheels exist for 64-bit Python on x86-64 and ARM with glibc, on
-    Windows, and on Macs with Apple silicon. There are none for Alpine (musl), 32-bit Python, other
-    processors, or Intel Macs since torch 2.3. To check by hand: `uname -m` and `ldd --version`.
+    `GLIBC_2.28' not found". PyTorch publishes wheels for 64-bit Python on x86-64 and ARM Linux
+    with glibc, on Windows, and on Macs with Apple silicon. There are no wheels for Alpine (musl),
+    32-bit Python or other CPU architectures, and none for Intel Macs since torch 2.3. To check by
+    hand: run `uname -m` and `ldd --version`.
 
-    Look-alikes: in torch-python-unsupported another Python version is enough, in torch-index-wrong
-    another package index has the build.
+    Look-alikes: if another Python version would work, the cause is torch-python-unsupported. If
+    another package index has the build, the cause is torch-index-wrong.
 
-    Fix: use a container or a system that has builds.
+    Fix: use a container, or a system that PyTorch publishes builds for.
     """
     torch, imported = m.torch, m.torch.imported
     if torch.installed is None and imported is None and m.look == "report":

@@ -161,18 +161,18 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
     """CUDA shows a program only the GPUs in this list, so torch sees {left} of {all}. nvidia-smi
     ignores the variable and shows them all.
 
-    torch reports "No CUDA GPUs are available" or "invalid device ordinal". To check by hand:
+    torch reports "No CUDA GPUs are available" or "invalid device ordinal". To check by hand: run
     `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
 
-    CUDA reads the list from the left and stops silently at the first invalid entry: on two GPUs
-    "0,7,1" leaves GPU 0. A GPU that is named twice leaves none, and so do an empty value, -1, and
-    quotes inside the value. Hiding some GPUs on purpose is normal.
+    CUDA reads the list from left to right and silently stops at the first invalid entry: on a
+    machine with two GPUs, "0,7,1" leaves only GPU 0. If a GPU is listed twice, if the value is
+    empty or -1, or if it contains quotes, no GPU is left. Hiding some GPUs on purpose is normal.
 
-    Look-alikes: in a job of Slurm, LSF or PBS the scheduler sets the variable, and a job without
-    GPUs is scheduler-no-gpu.
+    Look-alikes: in a Slurm, LSF or PBS job, the scheduler sets CUDA_VISIBLE_DEVICES. If the job
+    has no GPUs, the cause is scheduler-no-gpu.
 
-    Fix: unset the variable, or set it to GPUs that exist, before the program starts. A change
-    inside a program that has already used CUDA has no effect.
+    Fix: before you start the program, unset CUDA_VISIBLE_DEVICES or set it to GPUs that exist.
+    Changing it inside a program that has already used CUDA has no effect.
     """
     if m.env is None and torch_works(m):
         return None
@@ -244,11 +244,12 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     """The node has GPUs, but a job sees only those that it requested. Setting
     CUDA_VISIBLE_DEVICES by hand fails, or takes a GPU from somebody else's job.
 
-    The signs are a job id without a list of GPUs, and CUDA_VISIBLE_DEVICES empty or "NoDevFiles".
-    To check by hand: `scontrol show job $SLURM_JOB_ID` shows no gres/gpu under TRES.
+    The job has an ID but no list of GPUs, and CUDA_VISIBLE_DEVICES is empty or "NoDevFiles". To
+    check by hand: `scontrol show job $SLURM_JOB_ID` shows no gres/gpu under TRES.
 
-    Look-alikes: on nodes where the site does not fence GPUs in, they work without a request, and
-    nothing is reported. A container in the job needs the GPU passed on as well: container-no-gpu.
+    Look-alikes: on nodes where the scheduler does not restrict access to GPUs, programs can use
+    GPUs without requesting them, and nothing is reported. If the job runs a container, the GPU
+    must be passed to the container as well; otherwise the cause is container-no-gpu.
 
     Fix: request a GPU when the job starts, for example with `srun --gres=gpu:1`.
     """
@@ -280,18 +281,18 @@ def scheduler_no_gpu(m: Machine) -> Answer:
 def memory_held_by_others(m: Machine) -> Answer:
     """GPU {first} has {free} of {memory} free, and your program has not even started.
 
-    Programs stop with "CUDA out of memory", often at their first tensor. `nvidia-smi` lists the
-    processes that hold the memory. Memory without a listed process belongs to another
-    container, to another user, or to a process that crashed.
+    Programs stop with "CUDA out of memory", often when they create their first tensor.
+    `nvidia-smi` lists the processes that use the memory. Memory that no listed process uses
+    belongs to another container, to another user, or to a process that crashed.
 
-    On machines with unified memory (Jetson, GB10) the page cache counts as used, so nothing is
-    reported there.
+    On machines with unified memory (Jetson, GB10), the page cache counts as used memory, so this
+    cause is not reported.
 
-    Look-alikes: a GPU that is nearly empty before your program starts is not this cause. Then the
-    model or the batch is too large.
+    Look-alikes: if the GPU is nearly empty before your program starts, this is not the cause: your
+    model or your batch is too large.
 
-    Fix: stop the processes you no longer need, or use another GPU. Processes of other users are
-    theirs to stop.
+    Fix: stop your own processes that you no longer need, or use another GPU. Leave other users'
+    processes alone.
     """
     full = [
         gpu
@@ -334,15 +335,16 @@ def too_few_files(m: Machine) -> Answer:
     """DataLoader workers pass tensors as open files. With fewer than 1024 they soon stop with "Too
     many open files".
 
-    The error is errno 24 or "received 0 items of ancdata". To check by hand: `ulimit -n`. 1024 is
-    the usual limit, enough for a few workers.
+    The error is errno 24 or "received 0 items of ancdata". To check by hand: run `ulimit -n`. The
+    usual limit is 1024, which is enough for a few DataLoader workers.
 
-    Look-alikes: a bus error or errno 28 is shm-too-small.
+    Look-alikes: if the error is a bus error or errno 28, the cause is shm-too-small.
 
-    Fix: `ulimit -n 65536` before the program starts. For good: a file in /etc/security/limits.d for
-    a user, `--ulimit nofile=65536` for a container, LimitNOFILE for a systemd service. Slurm takes
-    the limit of the shell that submits the job (PropagateResourceLimits). In the program itself,
-    torch.multiprocessing.set_sharing_strategy("file_system") needs fewer files.
+    Fix: run `ulimit -n 65536` before you start the program. To make this permanent, use a file in
+    /etc/security/limits.d for a user, `--ulimit nofile=65536` for a container, or LimitNOFILE for
+    a systemd service. Slurm uses the limit of the shell that submits the job
+    (PropagateResourceLimits). In the program itself,
+    torch.multiprocessing.set_sharing_strategy("file_system") needs fewer open files.
     """
     if m.platform.system not in (None, "Linux", "Darwin"):
         return None
@@ -367,11 +369,11 @@ def allocator_option(m: Machine) -> Answer:
     """torch expects key:value pairs, separated by commas, such as max_split_size_mb:128. It stops
     at the first one that it does not know.
 
-    The error is "Unrecognized CachingAllocator option" or "Unrecognized key", with the first tensor
-    on the GPU. A key that this release of torch does not know fails in the same way: newer keys
-    need a newer torch.
+    The error is "Unrecognized CachingAllocator option" or "Unrecognized key", and appears when the
+    first tensor is created on the GPU. An option that was added in a newer torch release fails
+    with the same error.
 
-    Fix: correct the options, or unset the variable.
+    Fix: correct the options in the variable, or unset the variable.
     """
     env, message = need(m.env, "env"), error_with(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
@@ -397,9 +399,10 @@ def allocator_option(m: Machine) -> Answer:
 def slower_by_variable(m: Machine) -> Answer:
     """It is a switch for debugging: {effect}.
 
-    NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are a choice and are not reported.
+    NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are deliberate choices and are not reported
+    under this cause.
 
-    Fix: unset debugging switches when you are done.
+    Fix: unset debugging variables when you are done.
     """
     if not gpu_present(m):
         return None
@@ -424,11 +427,12 @@ def broken_by_environment(m: Machine) -> Answer:
     """cuInit fails with {code}, but works without LD_LIBRARY_PATH, LD_PRELOAD and
     CUDA_VISIBLE_DEVICES.
 
-    One of these variables puts a library between the program and the driver, or hides the GPU. To
-    find out which, unset them one after the other.
+    LD_LIBRARY_PATH, LD_PRELOAD or CUDA_VISIBLE_DEVICES loads a library that comes between the
+    program and the driver, or hides the GPU. To find out which variable it is, unset them one at a
+    time.
 
-    Look-alikes: if CUDA_VISIBLE_DEVICES alone is to blame, the cause is visible-devices-hides-gpu;
-    if another libcuda is loaded, it is libcuda-stub or cuda-compat-conflict.
+    Look-alikes: if only CUDA_VISIBLE_DEVICES is to blame, the cause is visible-devices-hides-gpu.
+    If another libcuda is loaded, the cause is libcuda-stub or cuda-compat-conflict.
 
     Fix: unset the variable that breaks CUDA.
     """

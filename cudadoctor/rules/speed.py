@@ -78,13 +78,14 @@ def thermal_throttle(m: Machine) -> Answer:
     """The GPU or its memory is too hot, so it runs below its normal clocks.
 
     `nvidia-smi -q -d PERFORMANCE` shows "SW Thermal Slowdown" or "HW Thermal Slowdown" as active
-    (NVML's clock event bits 0x20 and 0x40). That is the state of this moment: a short look at an
-    idle GPU can miss it.
+    (NVML's clock event bits 0x20 and 0x40). The output shows the current state only, so a short
+    look at an idle GPU can miss the slowdown.
 
-    Look-alikes: "SW Power Cap" under full load, "Idle" and chosen application clocks are normal.
+    Look-alikes: "SW Power Cap" under full load, "Idle", and application clocks that were set on
+    purpose are normal.
 
-    Fix: clean fans and filters, let air through the case, and cool the room. On an old card, renew
-    the thermal paste or pads. On a laptop, also check its power profile.
+    Fix: clean the fans and filters, let air through the case, and cool the room. On an old card,
+    replace the thermal paste or pads. On a laptop, also check the power profile.
     """
     hot = _which(m, lambda gpu: _slowed(gpu, _SOFT_HEAT | _HARD_HEAT))
     warmest = max((gpu.temperature_c or 0 for _, gpu in hot), default=0)
@@ -114,14 +115,14 @@ def thermal_throttle(m: Machine) -> Answer:
 def power_brake(m: Machine) -> Answer:
     """A signal from outside makes the GPU draw less power and run far below its normal clocks.
 
-    `nvidia-smi -q -d PERFORMANCE` shows "HW Power Brake Slowdown" as active (NVML's clock event bit
-    0x80). Usual reasons are an overloaded power supply, one of two that has failed, a missing cable
-    or a power limit of the whole rack.
+    `nvidia-smi -q -d PERFORMANCE` shows "HW Power Brake Slowdown" as active (NVML's clock event
+    bit 0x80). Usual reasons are an overloaded power supply, a failed supply of a redundant pair, a
+    missing cable or a power limit for the whole rack.
 
     Look-alikes: the GPU's own power limit ("SW Power Cap") is normal under full load.
 
-    Fix: check the power supplies, cables and rack limit. The log of the management controller (BMC)
-    names the faulty part.
+    Fix: check the power supplies, the cables and the rack's power limit. The log of the management
+    controller (BMC) names the faulty part.
     """
     return _about(
         _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE)),
@@ -146,11 +147,11 @@ def power_brake(m: Machine) -> Answer:
 def power_limited(m: Machine) -> Answer:
     """Full load runs slower than it could. Somebody chose this limit: it is not a fault.
 
-    Usual reasons are heat, noise or the power supply. It is reported below three quarters of the
-    default, and not for laptops, whose limit changes with battery and power profile.
-    `nvidia-smi -q -d POWER` shows all limits.
+    The usual reasons for a lower power limit are heat, noise or the power supply. A limit is
+    reported if it is below three quarters of the default, but not on laptops, where the limit
+    changes with the battery and the power profile. `nvidia-smi -q -d POWER` shows all limits.
 
-    Fix: to set GPU 0 to a limit of 450 W, run `sudo nvidia-smi -i 0 -pl 450`.
+    Fix: to set the power limit of GPU 0 to 450 W, run `sudo nvidia-smi -i 0 -pl 450`.
     """
     low = _which(m, _is_limited)
     if not low:
@@ -193,9 +194,9 @@ def clocks_capped(m: Machine) -> Answer:
     """Full load runs slower than it could. Somebody chose this clock: it is not a fault.
 
     The application clocks were lowered with `nvidia-smi -ac`. `nvidia-smi -q -d CLOCK` shows all
-    clocks. GPUs without application clocks are not judged.
+    clocks. GPUs without application clocks are not checked.
 
-    Fix: for GPU 0, `sudo nvidia-smi -i 0 -rac` restores the default.
+    Fix: for GPU 0, `sudo nvidia-smi -i 0 -rac` restores the default clocks.
     """
     fields = {"now": "sm_clock_set_mhz", "usual": "sm_clock_default_mhz"}
     low = _which(m, lambda gpu: 0 < (gpu.sm_clock_set_mhz or 0) < (gpu.sm_clock_default_mhz or 0))
@@ -212,16 +213,16 @@ def clocks_capped(m: Machine) -> Answer:
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     """Copies between the computer and the GPU are {times} times slower than they could be.
 
-    `nvidia-smi -q | grep -A8 "Link Width"` shows the lanes. Their number does not change when the
-    GPU idles, so a narrow link stays narrow: a card that does not sit well, dirt, a riser, or lanes
-    that the slot shares with another one.
+    `nvidia-smi -q | grep -A8 "Link Width"` shows the number of lanes. It does not change when the
+    GPU is idle, so a narrow link stays narrow. Usual reasons are a badly seated card, dirt, a
+    riser, or lanes that the slot shares with another slot.
 
     Look-alikes: laptops, virtual machines and boards with several GPUs have fewer lanes by design.
-    There it is information, unless a GPU at work has one lane only. The PCIe generation falls when
-    the GPU idles, so it counts under load only. A GPU in one package with its processor (GB10,
-    Grace Hopper, Jetson) has no link to judge.
+    On these, the finding is for information only, unless a busy GPU has only one lane. The PCIe
+    generation drops when the GPU is idle, so it counts only under load. A GPU in the same package
+    as its CPU (GB10, Grace Hopper, Jetson) has no PCIe link to check.
 
-    Fix: seat the card again, take out the riser and use the slot next to the processor. The board's
+    Fix: reseat the card, remove any riser, and use the slot closest to the CPU. The motherboard's
     manual shows which slots share lanes. In the BIOS, set the slot's bifurcation to x16.
     """
     fields = {"now": "pcie_width", "most": "pcie_width_max"}
@@ -280,13 +281,13 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
     """Copies between the computer and the GPU take longer than they could.
 
-    A busy GPU brings its link to full speed; this one stays below. An idle link slows down to save
-    power, so only a GPU at work in its highest performance states counts. `nvidia-smi -q | grep -A8
-    "PCIe Generation"` shows the numbers. If the slot itself is older than the GPU, that is
-    information and no fault.
+    A busy GPU should bring its PCIe link to full speed. An idle link slows down to save power, so
+    only busy GPUs in their highest performance states count. `nvidia-smi -q | grep -A8 "PCIe
+    Generation"` shows the generations. If the slot itself is older than the GPU, the finding is
+    for information only.
 
-    Fix: set the slot to its highest generation in the BIOS, then check the riser and the seat of
-    the card.
+    Fix: in the BIOS, set the slot to its highest PCIe generation. Then check the riser, and that
+    the card is seated correctly.
     """
     slow, capped = [], []
     for number, gpu in _which(m, lambda gpu: has_link(gpu, m, kb)):
@@ -333,11 +334,13 @@ def _is_busy(gpu: Gpu) -> bool:
 def tf32_off(m: Machine) -> Answer:
     """The variable NVIDIA_TF32_OVERRIDE keeps float32 training off the tensor cores.
 
-    From Ampere on, GPUs can compute in TF32, which keeps the range of float32 with fewer digits.
-    torch uses it for convolutions, and for matrix products if the program allows it. The variable
-    overrides both. Mixed precision (bfloat16, float16) is not affected.
+    Ampere and newer GPUs can compute in TF32, which keeps the range of float32 but has fewer
+    digits. torch uses TF32 for convolutions, and for matrix products if the program allows it.
+    NVIDIA_TF32_OVERRIDE takes precedence over these settings. Mixed precision (bfloat16, float16)
+    is not affected.
 
-    Fix: `unset NVIDIA_TF32_OVERRIDE`. Keep it only if you need every digit of float32.
+    Fix: run `unset NVIDIA_TF32_OVERRIDE`. Keep the variable only if you need the full precision of
+    float32.
     """
     able = _which(m, lambda gpu: _capability(gpu) >= _FIRST_WITH_TF32)
     if need(m.env, "env").get("NVIDIA_TF32_OVERRIDE", "").strip() != "0" or not able:
@@ -361,11 +364,12 @@ def _capability(gpu: Gpu) -> tuple[int, int]:
 def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
     """Mixed precision (torch.autocast) saves memory there but makes hardly anything faster.
 
-    Tensor cores came with Volta (compute capability 7.0); the GTX 16 series is newer and has none
-    either. bfloat16 needs Ampere (8.0) to be fast. Nothing is broken.
+    Tensor cores were introduced with Volta (compute capability 7.0); the GTX 16 series is newer
+    but has none. bfloat16 is fast only on Ampere (8.0) and newer. Nothing is broken.
 
-    Fix: train in float32 if it fits in the GPU's memory, and use torch.autocast only to save
-    memory. No setting makes it faster: that needs a GPU with tensor cores.
+    Fix: train in float32 if the model fits in the GPU's memory, and use torch.autocast only to
+    save memory. No setting makes mixed precision faster on this GPU; that needs a GPU with tensor
+    cores.
     """
     if m.torch.build != "cuda" or not cuda_works(m):
         return None
@@ -396,13 +400,13 @@ def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
 def nvlink_down(m: Machine) -> Answer:
     """The GPUs exchange gradients over these links: training gets slower, or NCCL fails.
 
-    `nvidia-smi nvlink --status` shows the links. On a board with NVSwitch every link is in use, so
-    one that is down is a fault. In MIG mode links are off and are not counted.
+    `nvidia-smi nvlink --status` shows the links. On a board with NVSwitch, every link is in use,
+    so a link that is down is a fault. In MIG mode, links are off and do not count.
 
-    Look-alikes: without NVSwitch, a link that has no bridge or no peer is down by design, and this
-    is information only.
+    Look-alikes: without NVSwitch, a link without a bridge or a peer is down by design, and the
+    finding is for information only.
 
-    Fix: stop the jobs and restart the machine, which trains the links again. If one stays down,
+    Fix: stop all jobs and restart the machine, which retrains the NVLinks. If a link stays down,
     have the hardware checked.
     """
     broken = _which(m, lambda gpu: bool(gpu.nvlink_down) and not gpu.mig)
@@ -428,11 +432,11 @@ _STAYS_DOWN = "If `nvidia-smi nvlink --status` still shows a link down, have the
 def mixed_gpus(m: Machine) -> Answer:
     """Training on all of them runs at the pace of the slowest, in the memory of the smallest.
 
-    CUDA numbers the fastest GPU first, nvidia-smi counts by slot. cuda:0 can therefore be another
-    card than GPU 0 of nvidia-smi.
+    CUDA numbers the fastest GPU first, while nvidia-smi numbers GPUs by slot. cuda:0 can therefore
+    be a different card than GPU 0 in nvidia-smi.
 
-    Fix: train only on GPUs of one model, chosen with CUDA_VISIBLE_DEVICES, or give the slower ones
-    smaller batches. `export CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA count by slot too.
+    Fix: train only on GPUs of one model, selected with CUDA_VISIBLE_DEVICES, or give the slower
+    GPUs smaller batches. `export CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA number GPUs by slot too.
     """
     named = _which(m, lambda gpu: bool(gpu.name))
     models = list(dict.fromkeys((gpu.name or "").removeprefix("NVIDIA ") for _, gpu in named))
@@ -449,11 +453,12 @@ def mixed_gpus(m: Machine) -> Answer:
 def persistence_off(m: Machine) -> Answer:
     """The first program after a pause waits until all GPUs have started.
 
-    Without persistence mode the driver shuts unused GPUs down, and starting them again takes
-    seconds each. With one GPU nobody notices, so this is reported from four on.
+    Without persistence mode, the driver shuts down unused GPUs, and initializing each GPU again
+    takes seconds. The delay is hardly noticeable with one GPU, so this finding is reported only
+    for four or more GPUs.
 
-    Fix: `sudo nvidia-smi -pm 1` keeps all GPUs started until the next restart. The service
-    nvidia-persistenced with the option --persistence-mode makes it permanent.
+    Fix: `sudo nvidia-smi -pm 1` keeps all GPUs initialized until the next restart. To make this
+    permanent, run the nvidia-persistenced service with the option --persistence-mode.
     """
     off = _which(m, lambda gpu: gpu.persistence is False)
     if len(off) < _MANY or not bare(m):

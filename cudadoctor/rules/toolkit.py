@@ -39,12 +39,12 @@ _TRITON_ONLY = {"flash-linear-attention", "liger-kernel", "unsloth"}
 def toolkit_missing(m: Machine) -> Answer:
     """{package} compiles kernels with nvcc when they are first used. torch itself needs no toolkit.
 
-    You see "CUDA_HOME environment variable is not set" or "nvcc not found". This is reported only
-    if something installed compiles at run time, or if a compilation failed. A toolkit never makes
-    torch.cuda.is_available() true.
+    You see "CUDA_HOME environment variable is not set" or "nvcc not found". A missing toolkit is
+    reported only if an installed package compiles at run time, or if a compilation failed. A
+    toolkit never makes torch.cuda.is_available() return True.
 
-    Fix: install a toolkit of torch's CUDA major version, without the driver that its installer
-    offers.
+    Fix: install a CUDA toolkit of the major version that torch was built with. Do not install the
+    driver that the toolkit's installer offers.
     """
     asked = need(m.build.needed_by, "build.needed_by")
     needed = [name for name in asked if name not in _TRITON_ONLY]
@@ -66,14 +66,15 @@ def toolkit_missing(m: Machine) -> Answer:
 def toolkit_torch_mismatch(m: Machine) -> Answer:
     """torch refuses to compile extensions with a toolkit of another CUDA major version.
 
-    It says "The detected CUDA version mismatches the version that was used to compile PyTorch".
-    Another minor version only warns and is not reported. As long as nothing is compiled the toolkit
-    does not matter at all; then this is information.
+    The error is "The detected CUDA version mismatches the version that was used to compile
+    PyTorch". A different minor version only causes a warning and is not reported. As long as
+    nothing is compiled, the toolkit does not matter, and this finding is for information only.
 
-    Look-alikes: toolkit-env-wrong, where a matching toolkit is installed and another one is used.
+    Look-alikes: if a matching toolkit is installed but a different one is used, the cause is
+    toolkit-env-wrong.
 
-    Fix: install a toolkit of torch's major version next to the current one. Another driver does not
-    help.
+    Fix: install a CUDA toolkit of the major version that torch was built with, next to the current
+    one. Another driver does not help.
     """
     taken = _taken(m)
     if taken is None or _same_major(taken[1], taken[0]):
@@ -95,14 +96,15 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
 def toolkit_env_wrong(m: Machine) -> Answer:
     """Builds of CUDA code use the first of CUDA_HOME, CUDA_PATH, nvcc on PATH and /usr/local/cuda.
 
-    If the variable points to a missing folder, every build of an extension fails; if it points to
-    another CUDA than torch's, torch refuses it. Check by hand: `python -c "from
-    torch.utils.cpp_extension import CUDA_HOME; print(CUDA_HOME)"`.
+    If CUDA_HOME or CUDA_PATH points to a missing folder, every build of an extension fails. If the
+    first toolkit found is for a different CUDA version than torch's, torch rejects it. Check by
+    hand: run `python -c "from torch.utils.cpp_extension import CUDA_HOME; print(CUDA_HOME)"`.
 
-    Look-alikes: toolkit-missing (no toolkit is installed anywhere) and toolkit-torch-mismatch (none
-    of torch's major version is).
+    Look-alikes: if no toolkit is installed anywhere, the cause is toolkit-missing. If none of the
+    installed toolkits has torch's CUDA major version, the cause is toolkit-torch-mismatch.
 
-    Fix: unset the variable, or set it to the toolkit that matches.
+    Fix: unset the variable that selects the wrong toolkit, or set it to the toolkit that matches
+    torch.
     """
     home = need(m.build.cuda_home, "build.cuda_home")
     cuda = m.torch.cuda if m.torch.build == "cuda" else None
@@ -145,11 +147,12 @@ def toolkit_env_wrong(m: Machine) -> Answer:
 def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """This nvcc accepts {limit} at most; newer versions end with "unsupported GNU version!".
 
-    nvcc compiles the host part of CUDA code with the system's C++ compiler. This is reported only
-    if something compiles CUDA code. An older g++ can be installed next to the current one.
+    nvcc compiles the host part of CUDA code with the system's C++ compiler. An unsupported
+    compiler is reported only if something compiles CUDA code. An older g++ can be installed next
+    to the current one.
 
     Fix: install an older g++ and point NVCC_CCBIN (or -ccbin) to it. Use
-    -allow-unsupported-compiler only as a last resort: what it builds may be wrong.
+    -allow-unsupported-compiler only as a last resort, because the compiled code may be wrong.
     """
     taken = _taken(m) if need(m.build.needed_by, "build.needed_by") else None
     if taken is None or not taken[1].nvcc:
@@ -186,15 +189,16 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
     """Extensions are compiled for the architectures in this variable. torch itself and prebuilt
     wheels ignore it.
 
-    nvcc stops with "Unsupported gpu architecture" for one that it does not know, and torch with
-    "Unknown CUDA arch" for any form other than 8.6 or 8.6+PTX, separated by semicolons or spaces.
-    If the list does not cover the GPU, the build succeeds and the first kernel fails with "no
-    kernel image is available for execution on the device".
+    nvcc stops with "Unsupported gpu architecture" if it does not support an architecture in the
+    list. torch stops with "Unknown CUDA arch" unless every entry has the form 8.6 or 8.6+PTX and
+    entries are separated by semicolons or spaces. If the list does not cover the GPU, the build
+    succeeds, but the first kernel fails with "no kernel image is available for execution on the
+    device".
 
-    Without the variable torch compiles for the GPUs it sees. If nvcc does not know the GPU either,
-    only a newer toolkit helps.
+    If TORCH_CUDA_ARCH_LIST is not set, torch compiles for the GPUs that it detects. If nvcc does
+    not support the GPU either, only a newer toolkit helps.
 
-    Fix: set the variable to the compute capabilities of your GPUs, or unset it.
+    Fix: set TORCH_CUDA_ARCH_LIST to the compute capabilities of your GPUs, or unset it.
     """
     codes = need(m.env, "env").get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
     if not codes or not applies(m):

@@ -142,11 +142,11 @@ def _other_python(pythons: str) -> Remedies:
 def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
     """This release exists for this Python and system, but in another index.
 
-    Every CUDA variant of torch has its own index, and not every release was built for every
-    variant. Releases with a local version (+cu118) are never on PyPI, nightly builds are deleted
-    after some weeks, and some CUDA versions never had an index.
+    Each CUDA version has its own torch index, and not every release was built for every CUDA
+    version. Releases with a local version (+cu118) are never on PyPI, nightly builds are deleted
+    after a few weeks, and some CUDA versions never had an index.
 
-    Fix: use the index of a variant that this release was built for.
+    Fix: use the index for a CUDA version that your torch release was built for.
     """
     refused = _refused(m, kb, INDEX)
     if refused is None:
@@ -249,10 +249,10 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
 def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
     """torch is built for a few CUDA versions only, and pip silently ignores a missing extra index.
 
-    With --extra-index-url or -f, pip installs what PyPI has: on Windows a CPU build, on Linux a
-    build for another CUDA version than you wanted.
+    With --extra-index-url or -f, pip falls back to PyPI. On Windows, PyPI has a CPU build; on
+    Linux, it has a build for a CUDA version that may not be the one you wanted.
 
-    Fix: use --index-url with a variant that exists.
+    Fix: use --index-url with the index of a CUDA version that has this release.
     """
     chosen = cpu_chosen(m, kb)
     if chosen is None or not chosen.unknown_index:
@@ -273,10 +273,10 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
 def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
     """pip silently ignores an extra index that has no matching file.
 
-    The installed version has no variant such as +cu126, so it is the build from PyPI. That may be
-    for another CUDA version than you wanted.
+    The installed version has no suffix such as +cu126, so it is the build from PyPI, which may be
+    for a different CUDA version than the one you wanted.
 
-    Fix: use --index-url with a variant that exists.
+    Fix: use --index-url with the index of a CUDA version that has this release.
     """
     got = fallen_back(m, kb)
     if got is None or cpu_chosen(m, kb) is not None:
