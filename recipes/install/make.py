@@ -1,4 +1,4 @@
-"""Write the files of this folder from cudadoctor's tables: `python recipes/install/make.py`."""
+"""Generate the files in this folder from cudadoctor's tables: `python recipes/install/make.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(folder: Path = HERE) -> int:
-    """Write files that changed, and remove those of variants that are gone."""
+    """Write the files that changed, and remove the files of obsolete variants."""
     found = texts.files(knowledge.load())
     changed = 0
     for path, text in found.items():

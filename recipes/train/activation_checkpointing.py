@@ -1,27 +1,35 @@
 """Activation checkpointing: recompute activations in the backward pass instead of storing them.
 
 What it does: a checkpointed block stores only its input; the backward pass runs the block's forward
-again. Activation memory falls from that of all layers to one block's plus the blocks' inputs.
+pass again to recompute the rest. Instead of the activations of every layer, memory holds the input
+of every block and the activations of one block at a time.
 
-When it helps: activations fill the memory: long sequences, large images, deep networks. Checkpoint
-repeated blocks (a transformer layer). Checkpointing the whole model would not lower the peak.
+When it helps: activations take up most of the memory, as with long sequences, large images or deep
+networks. Checkpoint the blocks that repeat, such as each transformer layer. Checkpointing the whole
+model as a single block would not lower the peak.
 
-When it hurts: every step computes these blocks' forward pass twice. Weights, gradients and
-optimizer state stay as large as before. If you have memory to spare, leave it off.
+When it hurts: each checkpointed block runs its forward pass twice in every step. Weights, gradients
+and optimizer state take as much memory as before. If you have memory to spare, do not use
+activation checkpointing.
 
-How to see it: peak memory on a GPU; anywhere else, the bytes that autograd saves, counted below
-with torch.autograd.graph.saved_tensors_hooks.
+How to check: compare the peak memory on a GPU. On any device, this script also counts the bytes
+that autograd saves for the backward pass, using torch.autograd.graph.saved_tensors_hooks.
 
 Troubleshooting:
 - "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly": pass
-  use_reentrant=False. The old variant (True) needs an input that requires gradients ("None of the
-  inputs have requires_grad=True. Gradients will be None") and does not support autograd.grad().
+  use_reentrant=False. The older variant, use_reentrant=True, needs an input that requires gradients
+  ("None of the inputs have requires_grad=True. Gradients will be None") and does not support
+  torch.autograd.grad().
 - "torch.utils.checkpoint: A different number of tensors was saved during the original forward and
-  recomputation.": the block does not do the same thing twice, because it depends on something that
-  changed (a counter, a cache, the time). Make it a pure function of its inputs.
-- The loss differs with dropout: preserve_rng_state is False, or you use your own generator. True,
-  the default, repeats the same dropout. Autocast is always repeated (--bf16 shows it).
-- BatchNorm's running statistics are updated twice per step, once in each pass.
+  recomputation.": the block behaves differently when it is recomputed, because it depends on
+  something that has changed since (a counter, a cache, the time). Make the block a pure function of
+  its inputs.
+- With dropout, checkpointing changes the loss: preserve_rng_state is False, or the dropout uses its
+  own random generator. The default, True, repeats the same dropout masks.
+- Autocast needs no extra care: the recomputation runs under the same autocast settings as the
+  original forward pass. To verify this, run the script with --bf16.
+- BatchNorm updates its running statistics twice per step: once in the forward pass and once in the
+  recomputation.
 """
 
 from __future__ import annotations
@@ -36,11 +44,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # the same operations on the same numbers
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same operations on the same numbers
 
 
 class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
-    """Blocks with dropout; the two variants differ only in how a block is called."""
+    """Blocks with dropout; checkpointing changes only how a block is called."""
 
     def __init__(self, width: int, depth: int, *, saves_memory: bool) -> None:
         super().__init__()
@@ -63,7 +71,7 @@ def block(width: int) -> torch.nn.Module:
 
 
 def train(model: torch.nn.Module, batches: list[Batch], bf16: bool) -> Iterator[torch.Tensor]:
-    """Train with or without checkpoints: the same lines; yields the loss of every step."""
+    """The same loop with and without checkpointing; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y in batches:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
@@ -75,12 +83,12 @@ def train(model: torch.nn.Module, batches: list[Batch], bf16: bool) -> Iterator[
 
 
 def saved_bytes(model: torch.nn.Module, batch: Batch, bf16: bool) -> int:
-    """Bytes that autograd holds at the end of a forward pass, parameters and the batch apart."""
+    """Bytes that autograd saves in a forward pass, not counting parameters and the batch."""
     known = {tensor.data_ptr() for tensor in (*model.parameters(), *batch)}
     held: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.data_ptr() not in known:  # two operations may save the same tensor
+        if tensor.data_ptr() not in known:  # two operations can save the same tensor
             held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
@@ -132,15 +140,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.manual_seed(0)
         model = Network(asked.width, asked.depth, saves_memory=saves_memory).to(asked.device)
         saved = saved_bytes(model, batches[0], asked.bf16)
-        torch.manual_seed(1)  # the same dropout in both
+        torch.manual_seed(1)  # the same dropout in both runs
         runs.append((measured(name, train(model, batches, asked.bf16), saved), saved))
     (plain, plain_saved), (again, again_saved) = runs
     off, limit = float((again - plain).abs().max() / plain[0]), TOLERANCE[asked.device]
     held = off <= limit and again_saved * 2 < plain_saved and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: with dropout, no loss differs by more than"
-        f" {off:.1e} of the first one (tolerance {limit:.0e});"
-        f" {again_saved / plain_saved:.0%} of the bytes are saved between the passes;"
+        f"{'proved' if held else 'not proved'}: losses with checkpointing and dropout are"
+        f" within {off:.1e} of plain training, relative to the first loss (tolerance {limit:.0e});"
+        f" {again_saved / plain_saved:.0%} as many bytes are saved for the backward pass;"
         f" the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1

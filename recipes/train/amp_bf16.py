@@ -1,27 +1,32 @@
 """Mixed precision in bf16: autocast without a gradient scaler.
 
-What it does: torch.autocast runs matrix products and convolutions in bf16; weights, optimizer and
-loss stay in fp32. bf16 has the range of fp32 (down to 1e-38), so nothing underflows and you need no
-GradScaler. It has only 8 bits of precision.
+What it does: torch.autocast runs matrix multiplications and convolutions in bf16; weights,
+optimizer state and loss stay in fp32. bf16 covers the range of fp32 (down to 1e-38), so gradients
+do not underflow and you need no GradScaler. Its precision is only 8 bits.
 
-When it helps: Ampere and newer GPUs, and CPUs with AMX or AVX512-BF16, with layers wide enough to
-keep them busy. Activations take half the memory.
+When it helps: you have an Ampere or newer GPU, or a CPU with AMX or AVX512-BF16, and the layers are
+wide enough to keep it busy. Activations take half the memory.
 
-When it hurts: Turing and Volta emulate bf16, slower than fp32, and older GPUs lack it: use fp16
-there (amp_fp16.py). Small models are limited by Python, not by arithmetic. Whatever needs more than
-8 bits (long sums, distances, losses) must stay in fp32; autocast takes care of the usual ones.
+When it hurts: Turing and Volta GPUs emulate bf16, which is slower than fp32, and older GPUs do not
+support bf16 at all; use fp16 on these GPUs (amp_fp16.py). Small models are limited by Python
+overhead, not by arithmetic. Operations that need more than 8 bits of precision (long sums,
+distances, losses) must stay in fp32; autocast handles the common ones.
 
-How to see it: time per step and peak memory below; torch.cuda.get_device_capability() >= (8, 0).
-torch.cuda.is_bf16_supported() is also True if bf16 is only emulated.
+How to check: compare the time per step and the peak memory. A GPU supports bf16 natively if
+torch.cuda.get_device_capability() >= (8, 0). Do not rely on torch.cuda.is_bf16_supported(): it also
+returns True if bf16 is only emulated.
 
 Troubleshooting:
-- "CUBLAS_STATUS_NOT_SUPPORTED": GPUs before Volta cannot multiply bf16. It is tried first, below.
-- The loss stops falling without any nan: the weights themselves were cast, with model.bfloat16() or
-  model.to(torch.bfloat16). Updates below 1/256 of a weight are then rounded away. Keep the weights
-  in fp32 and let autocast convert (the third line of the output shows the effect).
-- "mat1 and mat2 must have the same dtype, but got BFloat16 and Float": a product outside autocast
-  uses a result from inside. Move it inside, or call .float().
-- "Got unsupported ScalarType BFloat16": numpy has no bf16. Call .float() before .numpy().
+- "CUBLAS_STATUS_NOT_SUPPORTED": GPUs older than Volta cannot multiply bf16 matrices. This script
+  tests that first and, if the multiplication fails, skips the comparison.
+- The loss stops falling but never becomes nan: the weights themselves were converted, with
+  model.bfloat16() or model.to(torch.bfloat16), so updates smaller than 1/256 of a weight are
+  rounded away. Keep the weights in fp32 and let autocast convert. The third line of this script's
+  output shows the effect.
+- "mat1 and mat2 must have the same dtype, but got BFloat16 and Float": a matrix multiplication
+  outside the autocast block uses a result from inside it. Move the multiplication into the block,
+  or call .float() on that result.
+- "Got unsupported ScalarType BFloat16": NumPy has no bf16. Call .float() before .numpy().
 """
 
 from __future__ import annotations
@@ -35,11 +40,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 0.02  # of the fp32 loss: bf16 keeps 8 bits, and training adds the errors up
+TOLERANCE = 0.02  # relative to the fp32 loss: bf16 has 8 bits of precision, and errors add up
 
 
 def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train in the types that the weights have; yields the loss of every step."""
+    """Train in the data type of the weights; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y in batches:
         loss = torch.nn.functional.cross_entropy(model(x).float(), y)
@@ -53,7 +58,7 @@ def train_bf16(model: torch.nn.Module, batches: list[Batch], device: str) -> Ite
     """Train in mixed precision; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y in batches:
-        # Only the forward pass and the loss: backward uses the types that forward chose.
+        # Only the forward pass and the loss; backward() uses the same types as forward.
         with torch.autocast(device_type=device, dtype=torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(model(x), y)
         loss.backward()
@@ -63,7 +68,7 @@ def train_bf16(model: torch.nn.Module, batches: list[Batch], device: str) -> Ite
 
 
 def multiplies_bf16(device: str) -> bool:
-    """Whether the device supports bf16, if only by emulation; only a try shows it."""
+    """Whether the device supports bf16, natively or emulated; the only way to know is to try."""
     ones = torch.ones(8, 8, dtype=torch.bfloat16, device=device)
     try:
         return float((ones @ ones).sum()) == 8**3
@@ -119,13 +124,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return network(asked.width, asked.device)
 
     plain = measured("fp32", train_plain(fresh(), batches))
-    bf16 = measured("bf16 by autocast", train_bf16(fresh(), batches, asked.device))
+    bf16 = measured("bf16 with autocast", train_bf16(fresh(), batches, asked.device))
     low = [(x.bfloat16(), y) for x, y in batches]
     cast = measured("bf16 weights (wrong)", train_plain(fresh().bfloat16(), low))
     off, off_cast = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (bf16, cast))
     figures = (
-        f"bf16 by autocast ends within {off:.1%} of the fp32 loss (tolerance {TOLERANCE:.0%}),"
-        f" cast weights within {off_cast:.1%}; fp32 fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+        f"the final loss with autocast is within {off:.1%} of fp32 (tolerance {TOLERANCE:.0%}),"
+        f" with bf16 weights within {off_cast:.1%};"
+        f" the fp32 loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     held = off <= TOLERANCE < off_cast and plain[-1] < plain[0] / 2
     print(f"{'proved' if held else 'not proved'}: {figures}")

@@ -1,27 +1,32 @@
 """Mixed precision in fp16, with a gradient scaler.
 
-What it does: torch.autocast runs matrix products and convolutions in fp16; weights, optimizer and
-loss stay in fp32. fp16 cannot hold values below 6e-8, so small gradients would become zero.
-GradScaler multiplies the loss, divides the gradients again, and skips steps that overflowed.
+What it does: torch.autocast runs matrix multiplications and convolutions in fp16; weights,
+optimizer state and loss stay in fp32. fp16 cannot represent values below 6e-8, so small gradients
+would become zero. GradScaler multiplies the loss by a large factor, divides the gradients by the
+same factor before the update, and skips steps whose gradients overflowed.
 
-When it helps: GPUs with tensor cores (Volta, Turing and newer) and layers wide enough to keep them
-busy. Activations take half the memory. Turing has no fast bf16, so fp16 is the choice there.
+When it helps: you have a GPU with tensor cores (Volta, Turing or newer), and the layers are wide
+enough to keep it busy. Activations take half the memory. Turing has no fast bf16, so use fp16
+there.
 
-When it hurts: without tensor cores (before Volta, GTX 16xx) the casts can cost more than they save.
-Small models are limited by Python, not by arithmetic. If bf16 is fast (Ampere and newer), use it:
-it needs no scaler (amp_bf16.py).
+When it hurts: on GPUs without tensor cores (older than Volta, and the GTX 16 series), the casts can
+cost more time than they save. Small models are limited by Python overhead, not by arithmetic. If
+bf16 is fast on your GPU (Ampere and newer), use bf16, which needs no scaler (amp_bf16.py).
 
-How to see it: time per step and peak memory below; scaler.get_scale() over time; the share of
-gradients that are exactly zero.
+How to check: compare the time per step and the peak memory, log scaler.get_scale() over time, and
+count the gradients that are exactly zero.
 
 Troubleshooting:
-- The loss does not fall, or is noise: gradients underflow. Use the scaler.
-- "Attempting to unscale FP16 gradients.": the model was cast with .half(). Keep it in fp32.
-- "No inf checks were recorded for this optimizer.": scaler.step() was called without a gradient
-  from scaler.scale(loss).backward().
-- The loss is nan and get_scale() falls toward zero: an operation exceeds 65504 in the forward
-  pass. Run that part in fp32, under torch.autocast(device_type, enabled=False).
-- "`torch.cuda.amp.GradScaler(args...)` is deprecated": use torch.amp.GradScaler("cuda") (2.3 on).
+- The loss is noisy or does not fall: small gradients underflow in fp16. Use GradScaler.
+- "Attempting to unscale FP16 gradients.": the model was converted with .half(). Keep its weights in
+  fp32.
+- "No inf checks were recorded for this optimizer.": scaler.step(optimizer) found no gradients. Call
+  scaler.scale(loss).backward() first.
+- The loss is nan and scaler.get_scale() falls toward zero: an operation in the forward pass exceeds
+  65504, the largest fp16 value. Run that operation in fp32, under torch.autocast(device_type,
+  enabled=False).
+- "`torch.cuda.amp.GradScaler(args...)` is deprecated": use torch.amp.GradScaler("cuda"), which is
+  available in torch 2.3 and newer.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 0.05  # of the fp32 loss: fp16 keeps 11 bits, and training adds the errors up
+TOLERANCE = 0.05  # relative to the fp32 loss: fp16 has 11 bits of precision, and errors add up
 
 
 def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -56,18 +61,18 @@ def train_fp16(
     optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
     scaler = torch.amp.GradScaler(device, enabled=scaled)
     for x, y in batches:
-        # Only the forward pass and the loss: backward uses the types that forward chose.
+        # Only the forward pass and the loss; backward() uses the same types as forward.
         with torch.autocast(device_type=device, dtype=torch.float16):
             loss = torch.nn.functional.mse_loss(model(x), y)
         scaler.scale(loss).backward()
-        scaler.step(optimizer)  # unscales first, and skips the step where a gradient is inf
+        scaler.step(optimizer)  # unscales first, and skips the step if a gradient is inf
         scaler.update()
         optimizer.zero_grad()
         yield loss.detach()
 
 
 def small_targets(steps: int, width: int, device: str) -> list[Batch]:
-    """Targets around 0.0003, averaged over many outputs: gradients under what fp16 can hold."""
+    """Targets around 0.0003, averaged over many outputs: gradients too small for fp16."""
     torch.manual_seed(0)
     teacher = torch.randn(width, width) * 3e-4 / width**0.5
     inputs = [torch.randn(64, width) for _ in range(8)]
@@ -79,7 +84,7 @@ def network(width: int, device: str) -> torch.nn.Module:
     model = torch.nn.Sequential(
         torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)
     )
-    torch.nn.init.zeros_(model[2].weight)  # starts at zero, so that the small targets decide
+    torch.nn.init.zeros_(model[2].weight)  # start at zero, so that the small targets matter
     torch.nn.init.zeros_(model[2].bias)
     return model.to(device)
 
@@ -121,8 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     unscaled = measured("fp16 without scaler", bare)
     off, off_bare = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (fp16, unscaled))
     figures = (
-        f"fp16 with the scaler ends within {off:.1%} of the fp32 loss (tolerance {TOLERANCE:.0%}),"
-        f" without it within {off_bare:.1%}; fp32 fell from {plain[0]:.2e} to {plain[-1]:.2e}"
+        f"the final loss with a scaler is within {off:.1%} of fp32 (tolerance {TOLERANCE:.0%}),"
+        f" without a scaler within {off_bare:.1%};"
+        f" the fp32 loss fell from {plain[0]:.2e} to {plain[-1]:.2e}"
     )
     held = off <= TOLERANCE < off_bare and plain[-1] < plain[0] / 2
     print(f"{'proved' if held else 'not proved'}: {figures}")

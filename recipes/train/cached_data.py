@@ -1,19 +1,25 @@
-"""Cache preprocessed data in memory, and still augment it again in every epoch.
+"""Cache preprocessed data in memory, and augment it again in every epoch.
 
-What it does: work that is the same in every epoch (decoding, resizing) is done once and kept in
-memory. Random work (flip, crop, noise) is done after the cache, in every epoch.
+What it does: deterministic preprocessing (decoding, resizing) runs once per sample, and the result
+stays in memory. Random augmentation (flip, crop, noise) runs after the cache, so each epoch sees
+different samples.
 
-When it helps: decoding takes longer than the training step, and the decoded data fits into memory.
+When it helps: decoding takes longer than the training step, and the decoded data fits in memory.
 
-When it hurts: a single epoch; data larger than memory (cache it resized, as uint8, or on disk).
+When it hurts: you train for a single epoch only, or the decoded data is larger than memory. To
+shrink the cache, store resized images as uint8, or keep the cache on disk.
 
-How to see it: time per step after the first epoch, below; the memory of the process.
+How to check: compare the time per step after the first epoch, and watch the memory use of the
+process.
 
 Troubleshooting:
-- The training loss falls faster but the validation loss rises: the augmented sample was cached, so
-  every epoch sees the same one. Augment after the cache (below: the share of samples that differ).
-- "worker (pid 123) is killed by signal: Killed": every worker has its own cache. share_memory_().
-- With persistent_workers, an epoch number set on the data set never arrives: share its memory too.
+- The training loss falls faster but the validation loss rises: samples were cached after
+  augmentation, so every epoch sees the same ones. Cache first, then augment. This script prints the
+  share of samples that change from epoch to epoch.
+- "worker (pid 123) is killed by signal: Killed": every DataLoader worker has its own copy of the
+  cache, and the machine is out of memory. Share one copy with tensor.share_memory_().
+- With persistent_workers=True, workers never see an epoch number that you set on the dataset. Store
+  the epoch number in shared memory, as this script does.
 """
 
 from __future__ import annotations
@@ -28,22 +34,22 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # the same samples: only a GPU may round
-STORED, SIZE = 96, 32  # pixels of a side: as stored, as trained
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same samples; only a GPU may round differently
+STORED, SIZE = 96, 32  # image side in pixels: as stored, as trained
 
 
 class Files:
-    """Compressed images, in place of files; counts what is decoded in this process."""
+    """Compressed images that stand for files; counts how many this process decodes."""
 
     def __init__(self, samples: int) -> None:
         torch.manual_seed(0)
         self.labels, self.decoded = torch.arange(samples) % 4, 0
-        dark = 30 * self.labels.view(-1, 1, 1, 1)  # the four kinds differ in brightness
+        dark = 30 * self.labels.view(-1, 1, 1, 1)  # the four classes differ in brightness
         images = (torch.randint(120, (samples, 3, STORED, STORED)) + dark).to(torch.uint8)
         self.stored = [zlib.compress(bytes(x.flatten().tolist())) for x in images]
 
     def decode(self, index: int) -> torch.Tensor:
-        """Uncompress and resize: long, and the same every time."""
+        """Uncompress and resize: slow, with the same result every time."""
         self.decoded += 1
         raw = torch.frombuffer(bytearray(zlib.decompress(self.stored[index])), dtype=torch.uint8)
         image = raw.view(1, 3, STORED, STORED).float()
@@ -56,7 +62,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ig
 
     def __init__(self, files: Files, cache: str) -> None:
         self.files, self.cache = files, cache
-        # One tensor in shared memory: workers fill it for each other, and nobody copies it.
+        # One tensor in shared memory: all workers fill it and read it, and none copies it.
         count, side, self.lock = len(files.stored), SIZE + 8, torch.multiprocessing.Lock()
         self.kept = torch.empty(count, 3, side, side, dtype=torch.uint8).share_memory_()
         self.have = torch.zeros(count, dtype=torch.bool).share_memory_()
@@ -69,7 +75,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ig
     def decoded(self, index: int) -> torch.Tensor:
         if self.cache != "decoded":
             return self.files.decode(index)
-        with self.lock:  # whoever finds the mark under the lock finds the pixels, too
+        with self.lock:  # if the flag is set, the pixels are complete
             have = bool(self.have[index])
         if not have:
             self.kept[index] = self.files.decode(index)
@@ -78,7 +84,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ig
         return self.kept[index]
 
     def augmented(self, index: int) -> torch.Tensor:
-        """A random crop, perhaps mirrored: another one in every epoch, the same on every run."""
+        """A random crop, perhaps mirrored: different in every epoch, the same in every run."""
         draw = torch.Generator().manual_seed(int(self.epoch) * len(self) + index)
         top, left, mirror = torch.randint(0, 8, (3,), generator=draw).tolist()
         x = self.decoded(index)[:, top : top + SIZE, left : left + SIZE]
@@ -101,7 +107,7 @@ def differing(data: Images) -> float:
 
 
 def train(data: Images, epochs: int, workers: int, device: str) -> tuple[torch.Tensor, list[float]]:
-    """The loss of every step, and the milliseconds a step in every epoch after the first."""
+    """The loss of every step, and the milliseconds per step of every epoch but the first."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE**2, 4)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -124,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=8, help="steps of an epoch")
+    parser.add_argument("--steps", type=int, default=8, help="steps per epoch")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--workers", type=int, default=0)
     asked = parser.parse_args(argv)
@@ -139,12 +145,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = off <= limit and differs["decoded"] > 0.9 and differs["augmented"] == 0
     held = held and bool(losses["no"][-1] < losses["no"][0])
     print(
-        f"{'proved' if held else 'not proved'}: no loss of {len(losses['no'])} steps differs by"
-        f" more than {off:.1e} (tolerance {limit:.0e}); {differs['decoded']:.0%} of samples change"
-        f" in each epoch (at least 90 %), {differs['augmented']:.0%} if cached after augmentation"
+        f"{'proved' if held else 'not proved'}: no loss of {len(losses['no'])} steps changes by"
+        f" more than {off:.1e} (tolerance {limit:.0e}); {differs['decoded']:.0%} of the samples"
+        f" differ between epochs (at least 90%), {differs['augmented']:.0%} if cached after"
+        f" augmentation"
     )
     return 0 if held else 1
 
 
-if __name__ == "__main__":  # spawned workers import this file, and must not train
+if __name__ == "__main__":  # spawned workers import this file but must not train
     raise SystemExit(main())

@@ -1,25 +1,32 @@
-"""channels-last: store images with the channels of each pixel side by side.
+"""channels-last: store the channels of each pixel next to each other in memory.
 
-What it does: the shape stays (batch, channels, height, width). Only the order in memory changes, to
-the one that tensor cores and oneDNN use. Convert once; the model keeps the layout.
+What it does: a channels-last tensor keeps the shape (batch, channels, height, width). Only its
+memory layout changes, to the one that tensor cores and oneDNN use. Convert the model and its input
+once; the layers in between preserve the layout.
 
-When it helps: convolutional networks under AMP on GPUs with tensor cores, and on many CPUs.
+When it helps: convolutional networks run faster under AMP on GPUs with tensor cores, and on many
+CPUs.
 
-When it hurts: no convolutions, few channels, grouped convolutions without a fast kernel. A layer in
-the middle that supports only the other layout converts twice in every step.
+When it hurts: models without convolutions, with few channels, or with grouped convolutions that
+have no fast kernel can become slower. A layer that supports only the contiguous layout forces two
+conversions in every step.
 
-How to see it: x.is_contiguous(memory_format=torch.channels_last) after each layer (counted below),
-time per step, and conversion kernels in a profile (nchwToNhwc, nhwcToNchw), which should be gone.
+How to check: test x.is_contiguous(memory_format=torch.channels_last) after each layer (this script
+counts the layers for which it is True), and compare the time per step. In a profile, the conversion
+kernels (nchwToNhwc, nhwcToNchw) should be gone.
 
 Troubleshooting:
 - "view size is not compatible with input tensor's size and stride (at least one dimension spans
-  across two contiguous subspaces). Use .reshape(...) instead.": use flatten(1) or reshape, not
-  view.
-- "required rank 4 tensor to use channels_last format": only images have this layout; volumes have
-  torch.channels_last_3d. Convert the images, not the labels.
-- Nothing got faster: you converted the input but not the weights, or a layer falls back. Convert
-  both, and count as below.
-- The layout differs from a checkpoint's: harmless. load_state_dict copies values, not the layout.
+  across two contiguous subspaces). Use .reshape(...) instead.": replace view() with flatten(1) or
+  reshape().
+- "required rank 4 tensor to use channels_last format": only image batches (4 dimensions) can use
+  channels_last; for volumes (5 dimensions), use torch.channels_last_3d. Convert the images, not the
+  labels.
+- Training is no faster with channels-last: you converted the input but not the weights, or a layer
+  falls back to the contiguous layout. Convert both the model and the input, then count the
+  channels-last layers as this script does.
+- A checkpoint was saved in a different memory layout: this is harmless, because load_state_dict()
+  copies the values but not the layout.
 """
 
 from __future__ import annotations
@@ -33,11 +40,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in a different order
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss; summation order differs
 
 
 def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train in whatever order the tensors have: the same lines; yields the loss of every step."""
+    """The same loop for both memory layouts; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for x, y in batches:
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -50,7 +57,7 @@ def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor
 def channels_last(
     model: torch.nn.Module, batches: list[Batch]
 ) -> tuple[torch.nn.Module, list[Batch]]:
-    """The technique: model and images in the other order. Labels have no such order."""
+    """The technique: convert the model and the images. Labels have no such layout."""
     model = model.to(memory_format=torch.channels_last)
     return model, [(x.to(memory_format=torch.channels_last), y) for x, y in batches]
 
@@ -70,7 +77,7 @@ def network(channels: int, device: str) -> torch.nn.Module:
 
 
 def images(steps: int, device: str) -> list[Batch]:
-    """Noise of which one color is brighter; the label says which color, and how bright."""
+    """Noise with one brighter color; the label depends on the color and the brightness."""
     torch.manual_seed(0)
     batches: list[Batch] = []
     for _ in range(min(steps, 8)):
@@ -81,11 +88,11 @@ def images(steps: int, device: str) -> list[Batch]:
 
 
 def kept_by(model: torch.nn.Module, x: torch.Tensor) -> tuple[int, int]:
-    """How many of the model's image-shaped results are channels-last, and how many there are."""
+    """How many of the layers' image-shaped outputs are channels-last, and how many exist."""
     orders: list[bool] = []
 
     def note(_: torch.nn.Module, __: object, result: torch.Tensor) -> None:
-        if result.dim() == 4 and result.shape[-1] > 1:  # one pixel is in both orders
+        if result.dim() == 4 and result.shape[-1] > 1:  # a single pixel fits both layouts
             orders.append(result.is_contiguous(memory_format=torch.channels_last))
 
     hooks = [layer.register_forward_hook(note) for layer in model]
@@ -123,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--channels", type=int, default=16)
     asked = parser.parse_args(argv)
-    torch.backends.cudnn.allow_tf32 = False  # for the proof: TF32 changes more than the order does
+    torch.backends.cudnn.allow_tf32 = False  # TF32 would change more than the layout does
     torch.set_float32_matmul_precision("highest")
     batches = images(asked.steps, asked.device)
     plain = measured("contiguous", train(network(asked.channels, asked.device), batches))
@@ -134,8 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit = TOLERANCE[asked.device]
     held = off <= limit and kept == of > 0 and plain[-1] < plain[0]
     print(
-        f"{'proved' if held else 'not proved'}: {kept} of {of} layers keep channels-last, and no"
-        f" loss differs by more than {off:.1e} of the first one (tolerance"
+        f"{'proved' if held else 'not proved'}: {kept} of {of} layers keep channels-last, and"
+        f" losses are within {off:.1e} of the contiguous layout, relative to the first (tolerance"
         f" {limit:.0e}); the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1

@@ -1,26 +1,34 @@
 """CUDA graphs: record a whole training step once and replay it.
 
-What it does: records every kernel of a step with its addresses. graph.replay() then launches all of
-them with one call, without Python and without a launch for each.
+What it does: a CUDA graph records every kernel of a training step together with its memory
+addresses. graph.replay() then launches all of them with one call, instead of one launch per kernel
+from Python.
 
-When it helps: many short kernels, a GPU that waits for the host; the same shapes in every step.
+When it helps: each step runs many short kernels, the GPU waits for the host to launch them, and the
+shapes are the same in every step.
 
-When it hurts: changing shapes; steps that need the host (.item(), a condition on a value). A graph
-keeps its memory, and large kernels gain nothing.
+When it hurts: shapes change, or a step needs the host (.item(), a condition on a value). A CUDA
+graph never releases its memory while it exists, and steps made of large kernels gain nothing.
 
-How to see it: time per step below; in a profile, the gaps between kernels disappear.
+How to check: compare the time per step; in a profile, the gaps between kernels disappear.
 
 Troubleshooting:
-- "operation not permitted when stream is capturing": something synchronizes: .item(), .cpu(),
-  print, a pageable copy, lazy initialization. Warm up first; move the rest out of the graph.
+- "operation not permitted when stream is capturing": something in the step synchronizes with the
+  host, such as .item(), .cpu(), print, a copy from pageable memory or lazy initialization. Run a
+  few warm-up steps first, and move everything else that synchronizes out of the graph.
 - "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' capturable is
-  False.": Adam(..., capturable=True). SGD needs nothing.
-- The loss never changes: copy_() new data into the recorded tensors instead of passing new ones.
-- The schedule has no effect: the rate was recorded. Fill a tensor: lr=torch.tensor(1e-3,
-  device="cuda"). With autocast inside: cache_enabled=False, or casts of old weights are reused.
-- Whole step recorded: do not set gradients to None between replays, they belong to the graph.
-- Only the model recorded, by make_graphed_callables(): set them to None in each step and do not
-  accumulate: every backward pass writes to the same buffers (pytorch#181723).
+  False.": create the optimizer with Adam(..., capturable=True). SGD needs no such option.
+- The loss never changes when a graph is replayed: the graph reads only the tensors that it
+  recorded. Use copy_() to copy new data into them instead of passing new tensors.
+- A learning-rate schedule has no effect on a CUDA graph: the learning rate was recorded as a
+  constant. Create the optimizer with a tensor, lr=torch.tensor(1e-3, device="cuda"), and update
+  that tensor with fill_().
+- Autocast inside a CUDA graph needs cache_enabled=False. Otherwise, every replay reuses the casts
+  of outdated weights.
+- If you record the whole training step, do not set gradients to None between replays: the gradient
+  tensors belong to the graph.
+- If you record only the model, with make_graphed_callables(), set gradients to None in each step
+  and do not accumulate them: every backward pass writes to the same buffers (pytorch#181723).
 """
 
 from __future__ import annotations
@@ -35,14 +43,14 @@ from typing import Any
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 1e-3  # of the eager loss
-WARM_UP = 3  # steps before a recording: cuBLAS, autograd and the optimizer allocate lazily
+TOLERANCE = 1e-3  # relative to the first loss
+WARM_UP = 3  # steps before recording: cuBLAS, autograd and the optimizer allocate lazily
 
 
 def train_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
     """Train by replaying one recorded step; yields the loss of every step."""
     optimizer = adam(model)
-    x, y = (tensor.clone() for tensor in batches[0])  # the addresses that the graph reads
+    x, y = (tensor.clone() for tensor in batches[0])  # the graph reads these addresses
     before = [tensor.clone() for tensor in model.state_dict().values()]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -60,7 +68,7 @@ def train_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torc
             y.copy_(new_y, non_blocking=True)
             graph.replay()
             yield loss  # the same tensor every time: clone() it to keep it
-        else:  # a smaller last batch: this one step in Python
+        else:  # a smaller last batch: run this step in Python
             yield one_step(model, optimizer, new_x, new_y)
 
 
@@ -68,12 +76,12 @@ def one_step(model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> to
     loss = torch.nn.functional.cross_entropy(model(x), y)
     loss.backward()
     optimizer.step()
-    optimizer.zero_grad(set_to_none=False)  # the recording knows where the gradients are
+    optimizer.zero_grad(set_to_none=False)  # the graph has recorded the addresses of the gradients
     return loss.detach()
 
 
 def rewind(model: torch.nn.Module, optimizer: Any, before: list[torch.Tensor]) -> None:
-    """Undo the warm-up in place: the tensors stay where they are, since graphs know addresses."""
+    """Undo the warm-up in place: tensors keep their addresses, which the graph records."""
     for now, then in zip(model.state_dict().values(), before, strict=True):
         now.copy_(then)
     for state in optimizer.state.values():
@@ -82,23 +90,23 @@ def rewind(model: torch.nn.Module, optimizer: Any, before: list[torch.Tensor]) -
 
 
 def train_half_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train with only the model recorded, forward and backward; all batches of one shape."""
+    """Train with only the model recorded, forward and backward; all batches have one shape."""
     recorded = torch.cuda.make_graphed_callables(model, (batches[0][0].clone(),))
     return train_plain(recorded, batches)
 
 
 def train_plain(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train with one launch a kernel; yields the loss of every step."""
+    """Train with one launch per kernel; yields the loss of every step."""
     optimizer = adam(model)
     for x, y in batches:
         loss = torch.nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad()  # to None: a recorded model's buffers would be added to themselves
+        optimizer.zero_grad()  # to None: otherwise, a recorded model adds its buffers to themselves
         yield loss.detach()
 
 
-def adam(model: Any) -> Any:  # capturable: steps are counted on the GPU, not in Python
+def adam(model: Any) -> Any:  # capturable: the GPU counts the steps, not Python
     return torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
 
 
@@ -133,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--width", type=int, default=128)
     asked = parser.parse_args(argv)
     if asked.device == "cpu":
-        print("skipped: CUDA graphs need a CUDA device")
+        print("skipped: CUDA graphs need an NVIDIA GPU")
         return 0
     shape = (asked.steps, asked.width, asked.device)
     plain = measured("launch by launch", train_plain(*network_and_batches(*shape)))
@@ -142,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     off = max(float((losses - plain).abs().max() / plain[0]) for losses in (whole, half))
     held = off <= TOLERANCE and bool(plain[-1] < plain[0])
     figures = f"losses within {off:.1e} of eager, relative to the first (tolerance {TOLERANCE:.0e})"
-    print(f"{'proved' if held else 'not proved'}: {figures}; {plain[0]:.3f} to {plain[-1]:.3f}")
+    print(f"{'proved' if held else 'not proved'}: {figures}; {plain[0]:.3f} -> {plain[-1]:.3f}")
     return 0 if held else 1
 
 

@@ -1,30 +1,41 @@
 """DataLoader tuning: workers, pinned memory, persistent workers, prefetch_factor.
 
-What it does: workers prepare samples while the model computes. Pinned memory lets copies to the GPU
-overlap with computation. Persistent workers survive an epoch; prefetch_factor is the number of
-batches that each worker keeps ready. The sampler still decides the order of the samples.
+What it does: worker processes prepare samples while the model computes. Pinned memory lets copies
+to the GPU overlap with computation. Persistent workers stay alive between epochs, and
+prefetch_factor sets how many batches each worker prepares in advance. The sampler still determines
+the order of the samples.
 
-When it helps: preparing a batch takes longer than computing it: decoding, augmentation, many files.
+When it helps: preparing a batch takes longer than training on it, because of decoding, augmentation
+or a large number of files.
 
-When it hurts: the data is in memory already: sending it between processes costs more. Each worker
-costs memory and start-up time. More workers than cores slow each other down, and a CPU model too.
+When it hurts: if the data is already in memory, sending it between processes costs more than it
+saves. Each worker takes memory and start-up time. More workers than CPU cores slow each other down,
+and they also slow down a model that trains on the CPU.
 
-How to see it: the share of time spent waiting for a batch. If it is near zero, change nothing.
+How to check: measure the share of time that training waits for a batch. If it is near zero, change
+nothing.
 
 Troubleshooting:
-- "Cannot re-initialize CUDA in forked subprocess": keep CUDA out of the Dataset; copy in the loop.
-- Windows, macOS, Linux from Python 3.14 on: "An attempt has been made to start a new process before
-  the current process has finished its bootstrapping phase": workers import your script again. Guard
-  it with `if __name__ == "__main__":`. "Can't pickle <function <lambda>": name the function.
+- "Cannot re-initialize CUDA in forked subprocess": do not use CUDA in the Dataset. Copy batches to
+  the GPU in the training loop.
+- "An attempt has been made to start a new process before the current process has finished its
+  bootstrapping phase": workers import your script again (on Windows, on macOS, and on Linux with
+  Python 3.14 or newer). Put the code that starts training under `if __name__ == "__main__":`.
+- "Can't pickle <function <lambda>": a lambda cannot be sent to a worker process (on Windows, on
+  macOS, and on Linux with Python 3.14 or newer). Replace it with a named function.
 - "DataLoader worker (pid 123) is killed by signal: Bus error. It is possible that dataloader's
   workers are out of shared memory", "unable to write to file </torch_...>": /dev/shm is too small
-  (64 MB in Docker and Kubernetes). Use docker run --shm-size=8g or --ipc=host; in Kubernetes, mount
-  an emptyDir with medium: Memory on /dev/shm; or use fewer workers.
-- "killed by signal: Killed", "WinError 1455" (paging file): out of memory. Use fewer workers.
-- "Too many open files": ulimit -n, or torch.multiprocessing.set_sharing_strategy("file_system").
-- With persistent_workers the second epoch has a different order: the loader draws worker seeds from
-  its generator once instead of in each epoch. Give the sampler its own generator.
-- Augmentation depends on the number of workers: each has its own generator. Seed per sample.
+  (64 MB by default in Docker and Kubernetes). In Docker, use docker run --shm-size=8g or
+  --ipc=host. In Kubernetes, mount an emptyDir with medium: Memory at /dev/shm. Otherwise, use fewer
+  workers.
+- "killed by signal: Killed", "WinError 1455" (paging file): the machine is out of memory. Use fewer
+  workers.
+- "Too many open files": raise the limit with ulimit -n, or call
+  torch.multiprocessing.set_sharing_strategy("file_system").
+- With persistent_workers=True, the order of the second epoch changes: the loader draws worker seeds
+  from its generator only once instead of in every epoch. Give the sampler its own generator.
+- Augmentation depends on the number of workers: each worker has its own random generator. Use a
+  separate seed for each sample.
 """
 
 from __future__ import annotations
@@ -41,12 +52,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same samples in the same order: only a GPU may round
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same samples and order; only a GPU may round
 WIDTH, SHM = 512, Path("/dev/shm")
 
 
 class Augmented(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ignore]
-    """Noisy points, made when asked for: what decoding and augmenting is in a real data set."""
+    """Noisy points, computed on access, as a real dataset decodes and augments its samples."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -67,22 +78,22 @@ def plain_loader(data: Augmented, batch: int) -> Any:
 
 
 def tuned_loader(data: Augmented, batch: int, workers: int, device: str) -> Any:
-    """Worker processes that stay, and pinned memory where there is a GPU to copy to."""
-    # A generator that nobody else draws from: the loader takes its workers' seeds elsewhere.
+    """Persistent worker processes, and pinned memory if batches go to a GPU."""
+    # A separate generator: the loader must not draw the workers' seeds from it.
     order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
     return DataLoader(
         data,
         batch,
         sampler=order,
         num_workers=workers,
-        pin_memory=device == "cuda",  # without a GPU it only copies once more, and warns
-        persistent_workers=workers > 0,  # this and the next are errors without workers
-        prefetch_factor=2 if workers else None,  # ready batches for each worker
+        pin_memory=device == "cuda",  # without a GPU: one extra copy and a warning
+        persistent_workers=workers > 0,  # this and prefetch_factor need workers
+        prefetch_factor=2 if workers else None,  # batches ready per worker
     )
 
 
 def train(loader: Any, device: str) -> Iterator[tuple[torch.Tensor, float]]:
-    """Train two epochs; yields the loss of every step and the seconds it waited for the batch."""
+    """Train two epochs; yields the loss of every step and the seconds spent waiting for data."""
     torch.manual_seed(0)
     model = torch.nn.Linear(WIDTH, 2).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -100,11 +111,11 @@ def train(loader: Any, device: str) -> Iterator[tuple[torch.Tensor, float]]:
 
 
 def too_small(free_bytes: int | None, batch_bytes: int, workers: int) -> str | None:
-    """Why the ready batches would not fit into /dev/shm; None where they do, or there is none."""
-    need = batch_bytes * 3 * workers  # two ready and one in the making, for each worker
+    """Why the batches do not fit in /dev/shm; None if they fit or there is no /dev/shm."""
+    need = batch_bytes * 3 * workers  # per worker: two ready, one in progress
     if free_bytes is None or need <= free_bytes:
         return None
-    return f"/dev/shm has {free_bytes >> 20} MiB free, {workers} workers need {need / 2**20:.0f}"
+    return f"/dev/shm has {free_bytes >> 20} MiB free; the workers need {need / 2**20:.0f} MiB"
 
 
 def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> torch.Tensor:
@@ -115,7 +126,7 @@ def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> torch.Te
         losses.append(loss.item())
         waits.append(waited)
         clock.append(time.perf_counter())
-    first = len(losses) // 4  # those before are the warm-up
+    first = len(losses) // 4  # earlier steps are the warm-up
     ms = sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock[first:]))
     line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
     waiting = sum(waits[first:]) / (clock[-1] - clock[first])
@@ -127,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=40, help="steps in each of two epochs")
+    parser.add_argument("--steps", type=int, default=40, help="steps in each of the two epochs")
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args(argv)
     data = Augmented(asked.steps * 32)
@@ -145,5 +156,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if held else 1
 
 
-if __name__ == "__main__":  # spawned workers import this file, and must not train
+if __name__ == "__main__":  # spawned workers import this file but must not train
     raise SystemExit(main())

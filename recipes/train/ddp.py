@@ -1,30 +1,43 @@
-"""DistributedDataParallel: one process per GPU, each with a part of every batch.
+"""DistributedDataParallel (DDP): one process per GPU, each training on part of every batch.
 
-What it does: every process has the whole model and computes its part; backward() averages the
-gradients while it still computes, so all processes take the same step. Start it with
+What it does: every process has a full copy of the model and computes its part of the batch.
+backward() averages the gradients across processes while it is still computing, so all processes
+take the same step. Start the script with one of these commands:
     python ddp.py                       # on all GPUs, or with two processes on a CPU
-    torchrun --standalone --nproc-per-node=gpu ddp.py  # all GPUs of one machine
+    torchrun --standalone --nproc-per-node=gpu ddp.py  # on all GPUs of one machine
     torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d \\
         --rdzv-endpoint=first-host:29500 ddp.py        # on each of two machines
 
-When it helps: the model fits into one GPU, and you have several. DataParallel is worse: one Python
-process drives all GPUs, copies the model in every step and gathers everything on the first one.
+When it helps: the model fits on one GPU, and you have several. DataParallel is slower than DDP: a
+single Python process drives all GPUs, copies the model in every step and gathers all results on the
+first GPU.
 
-When it hurts: small models, slow links; no NCCL on Windows. Scale the rate with the total batch.
+When it hurts: with small models or slow links, exchanging gradients can take longer than the extra
+GPUs save. NCCL is not available on Windows. Scale the learning rate with the total batch size.
 
-How to see it: the losses below; NCCL_DEBUG=INFO; in a profile, all_reduce overlapping backward.
+How to check: compare the losses that this script prints, or set NCCL_DEBUG=INFO to see what NCCL
+does. In a profile, all_reduce should overlap with the backward pass.
 
 Troubleshooting:
-- All processes use GPU 0: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model.
-- Every epoch has the same order: call sampler.set_epoch(epoch). All data in every process: no
-  sampler.
-- Evaluation counts samples twice: the sampler pads. BatchNorm sees a part: torch.nn.SyncBatchNorm.
-- "Expected to have finished reduction in the prior iteration": find_unused_parameters=True.
-- "Watchdog caught collective operation timeout": `if rank == 0:` around something all must do.
-- "environment variable RANK expected, but not set": start it with torchrun.
-- It hangs at the start on several machines: set NCCL_SOCKET_IFNAME to the network to use.
-- "use_libuv was requested but PyTorch was build without libuv support": USE_LIBUV=0, on Windows.
-- The printed loss is one process's: average it with all_reduce. Save model.module, on rank 0 only.
+- All processes use GPU 0: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before you
+  create the model.
+- Every epoch has the same order: call sampler.set_epoch(epoch) at the start of each epoch.
+- Every process trains on all of the data: the DataLoader has no DistributedSampler.
+- Evaluation counts some samples twice: DistributedSampler pads the data so that every process gets
+  the same number of samples.
+- BatchNorm computes its statistics from only one process's part of the batch: use
+  torch.nn.SyncBatchNorm.
+- "Expected to have finished reduction in the prior iteration": pass find_unused_parameters=True to
+  DistributedDataParallel.
+- "Watchdog caught collective operation timeout": code under `if rank == 0:` contains an operation
+  that all processes must run.
+- "environment variable RANK expected, but not set": start the script with torchrun.
+- Training on several machines hangs at the start: set NCCL_SOCKET_IFNAME to the network interface
+  to use.
+- "use_libuv was requested but PyTorch was build without libuv support": set USE_LIBUV=0 (on
+  Windows).
+- The printed loss comes from one process only: average the loss across processes with all_reduce.
+- To save a checkpoint, save model.module instead of the DDP wrapper, and only on rank 0.
 """
 
 from __future__ import annotations
@@ -45,7 +58,7 @@ from torch.distributed.run import main as torchrun
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in a different order
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss; summation order differs
 EACH, STEPS_AN_EPOCH, WIDTH = 16, 8, 64  # the batch of one process
 
 
@@ -61,11 +74,11 @@ def network(device: str) -> torch.nn.Module:
 
 
 def train(model: Any, batches: Any, device: str) -> Iterator[torch.Tensor]:
-    """Train; yields the loss of every step, of this process."""
+    """Train; yields this process's loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for x, y in batches:
         loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
-        loss.backward()  # under DDP: and average the gradients of all processes
+        loss.backward()  # with DDP, also averages the gradients of all processes
         optimizer.step()
         optimizer.zero_grad()
         yield loss.detach()
@@ -77,12 +90,12 @@ def own_batches(world: int, epochs: int) -> Iterator[Any]:
     sampler = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
     loader = DataLoader(data, EACH, sampler=sampler, drop_last=True)
     for epoch in range(epochs):
-        sampler.set_epoch(epoch)  # another order in each epoch, the same in all processes
+        sampler.set_epoch(epoch)  # a new order in each epoch, the same in all processes
         yield from loader
 
 
 def whole_batches(world: int, epochs: int) -> Iterator[Any]:
-    """What one process alone would see: the same random order, in batches of all."""
+    """What a single process would see: the same random order, in whole batches."""
     data = labeled(world)
     for epoch in range(epochs):
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
@@ -90,7 +103,7 @@ def whole_batches(world: int, epochs: int) -> Iterator[Any]:
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """The mean loss over all processes of every step; rank 0 prints the time per step."""
+    """The loss of every step, averaged over all processes; rank 0 prints the time per step."""
     losses, clock = list[float](), [time.perf_counter()]
     for loss in steps:
         dist.all_reduce(loss)  # only to report it
@@ -104,7 +117,7 @@ def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
 
 
 def compare(kind: str, epochs: int) -> int:
-    """In each process: train alone with whole batches, then together with parts of them."""
+    """Each process trains alone with whole batches, then all train together with parts."""
     own = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else None
     if own:
         torch.cuda.set_device(own)  # before anything else touches a GPU
@@ -113,15 +126,15 @@ def compare(kind: str, epochs: int) -> int:
     alone = measured("alone", train(network(kind), whole_batches(world, epochs), kind))
     model = DistributedDataParallel(network(kind))
     together = measured("together", train(model, own_batches(world, epochs), kind))
-    dist.barrier()  # none leaves while another still talks to it
+    dist.barrier()  # no process may exit while another still needs it
     dist.destroy_process_group()
     off = max(abs(a - b) for a, b in zip(alone, together, strict=False)) / alone[0]
     held = len(together) == len(alone) and off <= TOLERANCE[kind] and alone[-1] < alone[0]
     if rank == 0:
         print(
             f"{'proved' if held else 'not proved'}: {world} processes with {EACH} samples each"
-            f" match one with {EACH * world}: losses within {off:.1e} of the first (tolerance"
-            f" {TOLERANCE[kind]:.0e}), {len(together)} of {len(alone)} steps"
+            f" match one process with {EACH * world}: losses within {off:.1e}, relative to the"
+            f" first (tolerance {TOLERANCE[kind]:.0e}), {len(together)} of {len(alone)} steps"
         )
     return 0 if held else 1
 
@@ -130,14 +143,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=4, help="epochs of eight steps")
+    parser.add_argument("--steps", type=int, default=4, help="epochs (8 steps each)")
     asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("highest")  # TF32 would exceed the tolerance
     if "RANK" in os.environ:  # started by torchrun
         return compare(asked.device, asked.steps)
     count = torch.cuda.device_count() if asked.device == "cuda" else 2
     if count < 2:
-        print("skipped: DDP needs two GPUs; --device cpu runs two processes on the CPU")
+        print("skipped: DDP needs at least two GPUs; to try it on the CPU, use --device cpu")
         return 0
     start = ["--standalone", f"--nproc-per-node={count}", __file__]
     with contextlib.suppress(ChildFailedError):

@@ -1,27 +1,35 @@
 """Early stopping: stop when the validation loss stops falling, and restore the best weights.
 
-What it does: after each epoch the model is evaluated on data that it does not learn from. If the
-loss has not improved by min_delta for `patience` epochs, training ends and the weights of the best
-epoch are restored.
+What it does: after each epoch, the model is evaluated on validation data, which is not used for
+training. If the validation loss has not improved by min_delta for `patience` epochs, training ends
+and the weights of the best epoch are restored.
 
-When it helps: the number of epochs is a guess; small data or a large model, which overfits.
+When it helps: you do not know how many epochs you need, or the model overfits because the dataset
+is small or the model is large.
 
-When it hurts: a validation set so small that its loss is noise; losses that rise before they fall
-again (one-cycle and warm restarts need their whole schedule). Evaluation itself takes time.
+When it hurts: the validation set is so small that its loss is noise, or the loss rises before it
+falls again (one-cycle schedules and warm restarts must run to the end). Evaluation itself takes
+time.
 
-How to see it: the validation loss per epoch, below, and the epoch with the lowest one.
+How to check: look at the validation loss of each epoch. This script prints which epoch had the
+lowest one.
 
 Troubleshooting:
-- The last weights are used, not the best: restore them, also if the loop ends by itself.
-- The "best" weights are still the last ones: model.state_dict() holds the live tensors. Copy them,
-  as below, or use torch.save.
-- BatchNorm and dropout distort the evaluation: model.eval() before it and model.train() after it.
-- It stops much too early: patience counts evaluations, not batches; min_delta is larger than the
-  gain of an epoch; or one value is noisy. Raise patience.
-- It never stops: min_delta=0 counts rounding as progress; `elif loss > best` is false for nan, so
-  nothing is counted. Count in `else`, and stop at once if the loss is not finite.
-- The reported score is too good: the epoch was chosen on the validation set. Report a third set.
-- Under DDP some processes go on and hang: all must decide the same. all_reduce the loss first.
+- The last weights are used instead of the best: restore the best weights after the loop, even if
+  training ran for all epochs.
+- The saved "best" weights are the same as the last ones: model.state_dict() returns the live
+  tensors. Copy them, as this script does, or use torch.save().
+- BatchNorm and dropout distort the validation loss: call model.eval() before evaluation and
+  model.train() after it.
+- Training stops much too early: raise patience, which counts evaluations, not batches. If min_delta
+  is larger than the improvement of one epoch, lower it.
+- Training never stops: with min_delta=0, rounding errors count as progress. A condition such as
+  `elif loss > best` is False for nan, so nothing is counted; count in `else`, and stop at once if
+  the loss is not finite.
+- The reported score is too good: the best epoch was chosen on the validation set. Report the score
+  on a third set.
+- Under DDP, some processes stop early and the others hang: all processes must make the same
+  decision. Average the validation loss with all_reduce first.
 """
 
 from __future__ import annotations
@@ -36,11 +44,11 @@ from typing import Any
 import torch
 
 Data = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 1e-6  # of the validation loss: the weights put back are those of the best epoch
+TOLERANCE = 1e-6  # of the validation loss: the restored weights are those of the best epoch
 
 
 class EarlyStopping:
-    """Ask after each epoch: `if stopping.done(val_loss, model): break`; then restore(model)."""
+    """After each epoch: `if stopping.done(val_loss, model): break`. After the loop: restore()."""
 
     def __init__(self, patience: int, min_delta: float = 1e-4) -> None:
         self.patience, self.min_delta = patience, min_delta
@@ -52,7 +60,7 @@ class EarlyStopping:
             return True
         if loss < self.best - self.min_delta:
             self.best, self.waited = loss, 0
-            # A copy, since training changes the tensors; on the CPU, where memory is not short.
+            # A copy, because training changes the tensors; on the CPU, to save GPU memory.
             state = model.state_dict().items()
             self.weights = {name: tensor.to("cpu", copy=True) for name, tensor in state}
         else:
@@ -71,7 +79,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def samples(count: int, seed: int, device: str) -> Data:
-    """Two classes that overlap, so that learning the samples by heart is a mistake."""
+    """Two overlapping classes, so that memorizing the samples is overfitting."""
     draw = torch.Generator().manual_seed(seed)
     y = torch.randint(2, (count,), generator=draw)
     x = torch.randn(count, 20, generator=draw)
@@ -81,7 +89,7 @@ def samples(count: int, seed: int, device: str) -> Data:
 
 @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
 def judged(model: torch.nn.Module, data: Data) -> float:
-    """The loss on data that is not learned from, without dropout."""
+    """The loss on data that is not used for training, without dropout."""
     model.eval()
     loss = torch.nn.functional.cross_entropy(model(data[0]), data[1])
     model.train()
@@ -100,7 +108,7 @@ def epoch(model: torch.nn.Module, optimizer: Any, data: Data, seed: int) -> None
 def train(
     model: torch.nn.Module, data: Data, validation: Data, epochs: int, patience: int | None
 ) -> tuple[list[float], list[float], EarlyStopping]:
-    """Train; the validation losses, the seconds of every epoch and what was stopped by."""
+    """Train; returns the validation losses, the seconds per epoch and the EarlyStopping."""
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     stopping = EarlyStopping(epochs + 1 if patience is None else patience)
     losses, seconds = list[float](), list[float]()
@@ -112,7 +120,7 @@ def train(
         if stopping.done(losses[-1], model):
             break
     if patience is not None:
-        stopping.restore(model)  # also where the loop ran to its end
+        stopping.restore(model)  # even if all epochs ran
     return losses, sorted(seconds), stopping
 
 
@@ -120,14 +128,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=80, help="at most this many epochs")
+    parser.add_argument("--steps", type=int, default=80, help="maximum number of epochs")
     parser.add_argument("--patience", type=int, default=8)
     asked = parser.parse_args(argv)
     data, validation, test = (
         samples(count, seed, asked.device) for seed, count in enumerate((400, 1000, 4000))
     )
     tests, ran = list[float](), list[int]()
-    for name, patience in (("to the end", None), ("early stopping", asked.patience)):
+    for name, patience in (("all epochs", None), ("early stopping", asked.patience)):
         model = network(128, asked.device)
         losses, s, stopping = train(model, data, validation, asked.steps, patience)
         tests.append(judged(model, test))
@@ -139,8 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = off <= TOLERANCE and ran[1] < ran[0] and tests[1] < tests[0]
     print(
         f"{'proved' if held else 'not proved'}: {ran[1]} epochs instead of {ran[0]}; the restored"
-        f" weights give the best validation loss {stopping.best:.4f} within {off:.0e} (tolerance"
-        f" {TOLERANCE:.0e}); test loss {tests[1]:.4f} instead of {tests[0]:.4f}"
+        f" weights reproduce the best validation loss {stopping.best:.4f} within {off:.0e}"
+        f" (tolerance {TOLERANCE:.0e}); test loss {tests[1]:.4f} instead of {tests[0]:.4f}"
     )
     return 0 if held else 1
 

@@ -1,26 +1,32 @@
-"""Freezing layers: train the head, leave the backbone as it is.
+"""Freezing layers: train the head and leave the backbone unchanged.
 
-What it does: requires_grad=False saves the backbone's gradients and optimizer state, eval() stops
-its BatchNorm statistics and dropout, and the optimizer gets only the parameters that learn. If the
-inputs are the same in every epoch, you can even compute the backbone's features once.
+What it does: with requires_grad=False, the backbone needs no gradients and no optimizer state.
+eval() turns off its dropout and stops the updates of its BatchNorm statistics. The optimizer gets
+only the parameters that learn. If the inputs are the same in every epoch, you can even compute the
+backbone's features once and reuse them.
 
-When it helps: fine-tuning with little data, or a head on a large pretrained model.
+When it helps: you fine-tune with little data, or train a head on a large pretrained model.
 
-When it hurts: the new task needs different features: unfreeze the upper layers, with a small
-learning rate. Precomputed features allow no augmentation, unless you augment copies.
+When it hurts: the new task needs different features. In that case, unfreeze the upper layers and
+train them with a small learning rate. Precomputed features also rule out augmentation, unless you
+compute them for augmented copies of the data.
 
-How to see it: sum(p.numel() for p in model.parameters() if p.requires_grad), and time per step.
+How to check: compare the time per step, and count the parameters that learn with sum(p.numel() for
+p in model.parameters() if p.requires_grad).
 
 Troubleshooting:
-- The frozen part still changes: BatchNorm updates its running statistics in train mode, and
-  model.train() switches the backbone back. Call backbone.eval() after every model.train().
-- "element 0 of tensors does not require grad and does not have a grad_fn": everything is frozen, or
-  the whole forward pass ran under torch.no_grad(). Only the backbone may.
-- Unfrozen layers do not learn: the optimizer does not have them. Use optimizer.add_param_group().
-- "Precompute the gradients once and reuse them": a gradient belongs to the weights at which it was
-  computed. After one step it is a different one, and the old one misleads (shown below). Only the
-  features of the frozen part are constant.
-- "Expected to have finished reduction in the prior iteration": freeze before DDP wraps the model.
+- The frozen part of the model still changes: BatchNorm updates its running statistics in train
+  mode, and model.train() switches the backbone back to train mode. Call backbone.eval() after every
+  model.train().
+- "element 0 of tensors does not require grad and does not have a grad_fn": all layers are frozen,
+  or the whole forward pass ran under torch.no_grad(). Only the backbone may run under it.
+- Layers that you unfroze do not learn: the optimizer does not have their parameters. Add them with
+  optimizer.add_param_group().
+- Do not precompute gradients and reuse them: a gradient is valid only for the weights at which it
+  was computed, and after one step those weights have changed. Only the features of the frozen part
+  are constant. This script shows how reused gradients change the loss.
+- "Expected to have finished reduction in the prior iteration": freeze the layers before you wrap
+  the model in DDP.
 """
 
 from __future__ import annotations
@@ -35,18 +41,18 @@ from typing import Any
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the first loss: the same features, computed once
+TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # relative to the first loss: same features, computed once
 
 
 def freeze(backbone: torch.nn.Module) -> None:
-    """The technique: no gradients, and nothing in it that moves."""
+    """The technique: no gradients, and no state that changes."""
     backbone.requires_grad_(False)
     backbone.eval()
 
 
 def train_frozen(backbone: Any, head: Any, epoch: list[Batch], epochs: int) -> Iterator[Any]:
-    """Train the head behind the frozen backbone; yields the loss of every step."""
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)  # knows only what learns
+    """Train the head on top of the frozen backbone; yields the loss of every step."""
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)  # only the parameters that learn
     for x, y in epoch * epochs:
         with torch.no_grad():
             features = backbone(x)
@@ -58,9 +64,9 @@ def train_frozen(backbone: Any, head: Any, epoch: list[Batch], epochs: int) -> I
 
 
 def train_on_features(backbone: Any, head: Any, epoch: list[Batch], epochs: int) -> Iterator[Any]:
-    """The features of each batch once, then the head alone; yields the loss of every step."""
+    """Compute the features once, then train only the head; yields the loss of every step."""
     optimizer = torch.optim.SGD(head.parameters(), lr=0.2)
-    with torch.no_grad():  # an epoch later it is the same batch again
+    with torch.no_grad():  # the batches are the same in every epoch
         known = [(backbone(x), y) for x, y in epoch]
     for features, y in known * epochs:
         loss = torch.nn.functional.cross_entropy(head(features), y)
@@ -71,7 +77,7 @@ def train_on_features(backbone: Any, head: Any, epoch: list[Batch], epochs: int)
 
 
 def train_on_gradients(backbone: Any, head: Any, epoch: list[Batch], epochs: int) -> Iterator[Any]:
-    """The mistake: the gradients of each batch once, applied again in every epoch."""
+    """The mistake: compute gradients once per batch and reuse them in every epoch."""
     optimizer = torch.optim.SGD(head.parameters(), lr=0.2)
     kept: list[tuple[torch.Tensor, ...]] = []
     for step, (x, y) in enumerate(epoch * epochs):
@@ -85,7 +91,7 @@ def train_on_gradients(backbone: Any, head: Any, epoch: list[Batch], epochs: int
 
 
 def parts(width: int, device: str) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """A backbone, as if pretrained, and a fresh head."""
+    """A backbone, assumed to be pretrained, and a new head."""
     torch.manual_seed(0)
     linear, norm = torch.nn.Linear(32, width), torch.nn.BatchNorm1d(width)
     backbone = torch.nn.Sequential(linear, norm, torch.nn.ReLU(), torch.nn.Dropout(0.1))
@@ -93,7 +99,7 @@ def parts(width: int, device: str) -> tuple[torch.nn.Module, torch.nn.Module]:
 
 
 def labeled(device: str) -> list[Batch]:
-    """Eight batches with a random linear teacher's labels."""
+    """Eight batches labeled by a random linear teacher."""
     torch.manual_seed(0)
     teacher, inputs = torch.randn(32, 10), [torch.randn(64, 32) for _ in range(8)]
     return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in inputs]
@@ -117,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=160, help="eight make an epoch")
+    parser.add_argument("--steps", type=int, default=160, help="training steps (8 per epoch)")
     parser.add_argument("--width", type=int, default=256)
     asked = parser.parse_args(argv)
     batches, epochs = labeled(asked.device), max(1, asked.steps // 8)
@@ -136,8 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = unchanged and off <= limit < off_gradients and bool(frozen[-1] < frozen[0])
     print(
         f"{'proved' if held else 'not proved'}: the frozen part is"
-        f" {'unchanged, bit for bit' if unchanged else 'changed'}; with precomputed features no"
-        f" loss differs by more than {off:.1e} of the first ({limit:.0e} allowed), with"
+        f" {'unchanged, bit for bit' if unchanged else 'changed'}; relative to the first loss,"
+        f" precomputed features change losses by at most {off:.1e} (tolerance {limit:.0e}),"
         f" precomputed gradients by {off_gradients:.1e}; the loss fell from {frozen[0]:.3f} to"
         f" {frozen[-1]:.3f}"
     )

@@ -1,23 +1,32 @@
-"""FSDP2: shard the model itself across the processes.
+"""FSDP2: shard the model itself across processes.
 
-What it does: fully_shard() gives each process a part of every weight, gradient and moment. A
-block's weights are gathered before it computes and released after it. Start it with
+What it does: fully_shard() gives each process a shard of every weight, gradient and optimizer
+state. The weights of a block are gathered before the block runs and released after it. Start the
+script with one of these commands:
     python fsdp2.py                       # on all GPUs, or with two processes on a CPU
-    torchrun --standalone --nproc-per-node=gpu fsdp2.py  # and on several machines as in ddp.py
+    torchrun --standalone --nproc-per-node=gpu fsdp2.py  # for several machines, see ddp.py
 
-When it helps: weights, gradients and moments (16 bytes per weight with Adam) do not fit into a GPU.
+When it helps: weights, gradients and optimizer state (16 bytes per weight with Adam) do not fit on
+one GPU.
 
-When it hurts: the model fits: DDP sends less. Slow links, small blocks.
+When it hurts: if the model fits on one GPU, DDP sends less data. FSDP2 is slow over slow links and
+with small blocks.
 
-How to see it: the weights that each process holds, below; torch.cuda.max_memory_allocated().
+How to check: this script prints how many of the weights one process stores. On a GPU, also compare
+torch.cuda.max_memory_allocated().
 
 Troubleshooting:
-- "cannot import name 'fully_shard'": torch.distributed.fsdp has it since 2.6.
-- No memory is saved: without fully_shard(block) for each block, everything is gathered at once.
+- "cannot import name 'fully_shard'": torch.distributed.fsdp provides fully_shard in torch 2.6 and
+  newer.
+- FSDP2 saves no memory: call fully_shard(block) for each block. Otherwise, all weights are gathered
+  at once.
 - "got mixed torch.Tensor and DTensor": call model(x), not model.forward(x).
-- Nothing is learned: the optimizer was made before fully_shard() and holds the old weights.
-- The parts do not match: the processes started from different weights. Use the same seed in all.
-- Saving hangs: all must call get_model_state_dict(). To resume, use torch.distributed.checkpoint.
+- The model does not learn: the optimizer was created before fully_shard() and still refers to the
+  old weights. Create the optimizer after fully_shard().
+- The shards do not match: the processes started from different weights. Use the same random seed in
+  all processes.
+- Saving a checkpoint hangs: all processes must call get_model_state_dict().
+- To resume training from a sharded checkpoint, use torch.distributed.checkpoint.
 """
 
 from __future__ import annotations
@@ -38,12 +47,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 from torch.nn import Module
 
-TOLERANCE, TOLERANCE_LOW = 1e-3, 0.1  # of the first loss: sums in a different order; fewer digits
+TOLERANCE, TOLERANCE_LOW = 1e-3, 0.1  # relative to the first loss: in fp32, in bf16 or fp16
 EACH, WIDTH = 16, 64  # the batch of one process
 
 
 def sharded(model: Module, mesh: dist.DeviceMesh, dtype: torch.dtype | None) -> Module:
-    """Each block by itself, so that only one is whole at a time; then the rest. In place."""
+    """Shard each block separately, so that only one is gathered at a time; then the rest."""
     policy = fsdp.MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for block in model:
         fsdp.fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -52,8 +61,8 @@ def sharded(model: Module, mesh: dist.DeviceMesh, dtype: torch.dtype | None) -> 
 
 
 def train(model: Module, batches: list[torch.Tensor]) -> torch.Tensor:
-    """Train; the mean loss over all processes of every step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # after the sharding
+    """Train; returns the loss of every step, averaged over all processes."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # only after sharding
     losses, clock = list[float](), [time.perf_counter()]
     for x in batches:
         loss = torch.nn.functional.cross_entropy(model(x).float(), x[:, :10].argmax(1))
@@ -77,22 +86,22 @@ def network(device: str) -> Module:
 
 
 def unfit(device: str, world: int) -> str:
-    """Why nothing can be shown here, empty where it can."""
+    """Why this system cannot run the comparison; empty if it can."""
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     shard = torch.zeros(1, device=device)
-    with contextlib.suppress(RuntimeError):  # some Gloo refuse to average, some add up instead
+    with contextlib.suppress(RuntimeError):  # some Gloo versions fail, some sum instead
         scatter(shard, shard.new_ones(world), dist.ReduceOp.AVG)
-    wrong = "" if shard.item() == 1 else f"Gloo of torch {torch.__version__} does not average"
-    return wrong if world > 1 else "one process shares with nobody; try --device cpu"
+    wrong = "" if shard.item() == 1 else f"Gloo in torch {torch.__version__} cannot average"
+    return wrong if world > 1 else "FSDP2 needs at least two processes; try --device cpu"
 
 
 def compare(kind: str, epochs: int) -> int:
-    """In each process: train alone and whole, then together with a part of the model."""
+    """Each process trains the whole model alone, then all train it together, sharded."""
     own, low = None, torch.bfloat16
     if kind == "cuda":
         own = torch.device(kind, int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
-        old = torch.cuda.get_device_capability() < (7, 0)  # may multiply no bf16
+        old = torch.cuda.get_device_capability() < (7, 0)  # may not support bf16
         low = torch.float16 if old else low
     dist.init_process_group("nccl" if own else "gloo", device_id=own)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -110,8 +119,8 @@ def compare(kind: str, epochs: int) -> int:
     mine = sum(weights.to_local().numel() for weights in model.parameters())
     every = sum(weights.numel() for weights in whole.parameters())
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    saved = get_model_state_dict(model, options=options)  # by all processes; rank 0 has it
-    dist.barrier()  # none leaves while another still talks to it
+    saved = get_model_state_dict(model, options=options)  # all call it; rank 0 gets the result
+    dist.barrier()  # no process may exit while another still needs it
     dist.destroy_process_group()
     if rank:
         return 0
@@ -121,8 +130,9 @@ def compare(kind: str, epochs: int) -> int:
     held = close and mine < 0.6 * every and bool(alone[-1] < alone[0])
     print(
         f"{'proved' if held else 'not proved'}: {world} processes, this one with {mine} of {every}"
-        f" weights, match one: losses within {off:.1e} of the first (tolerance {TOLERANCE:.0e}),"
-        f" in {low} {off_low:.1e} ({TOLERANCE_LOW}), final weights within {apart:.0e}"
+        f" weights, match one process: relative to the first loss, losses are within {off:.1e}"
+        f" (tolerance {TOLERANCE:.0e}), in {low} within {off_low:.1e} (tolerance {TOLERANCE_LOW});"
+        f" final weights are within {apart:.0e}"
     )
     return 0 if held else 1
 
@@ -131,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=5, help="epochs of eight steps")
+    parser.add_argument("--steps", type=int, default=5, help="epochs (8 steps each)")
     asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("highest")  # TF32 would exceed the tolerance
     if not hasattr(fsdp, "fully_shard"):

@@ -1,27 +1,32 @@
-"""Optimizer steps as a loop, as a few grouped operations, or as one kernel.
+"""Optimizer steps as a for-loop, as a few grouped operations, or as one fused kernel.
 
-What it does: the same AdamW or SGD arithmetic in three ways. The for-loop starts several small
-operations per tensor; foreach=True groups the tensors into a few operations; fused=True does the
-whole update in one pass over memory. The default is foreach on CUDA and the for-loop on a CPU.
+What it does: torch can compute the same AdamW or SGD update in three ways. The for-loop runs
+several small operations per tensor; foreach=True groups the tensors into a few operations;
+fused=True does the whole update in one pass over memory. The default is foreach on CUDA and the
+for-loop on a CPU.
 
-When it helps: many parameters in many tensors (transformers) and small batches, so that the
-optimizer is a large part of the step. fused also exists on the CPU (Adam, AdamW, SGD; torch 2.4 and
-newer). With a GradScaler, fused divides by the scale and skips an overflow inside its kernel, so
-the host does not have to wait.
+When it helps: the model has many parameter tensors (as transformers do) and the batches are small,
+so the optimizer takes a large part of each step. fused=True also works on CPUs (Adam, AdamW and
+SGD; torch 2.4 and newer). With a GradScaler, the fused kernel itself divides by the loss scale and
+skips overflows, so the host does not have to wait.
 
-When it hurts: foreach needs temporary copies as large as the parameters, which a full GPU cannot
-hold (use fused, or foreach=False). A few large tensors gain little.
+When it hurts: foreach needs temporary copies as large as the parameters, which may not fit on a
+nearly full GPU (use fused=True or foreach=False there). With a few large tensors, the gain is
+small.
 
-How to see it: milliseconds of optimizer.step() alone, below; "Optimizer.step" in a profile.
+How to check: compare the milliseconds of optimizer.step() alone, which this script prints. In a
+profile, look for "Optimizer.step".
 
 Troubleshooting:
-- "`fused` and `foreach` cannot be `True` together.": choose one; None lets torch choose.
+- "`fused` and `foreach` cannot be `True` together.": set only one of them to True; None lets torch
+  choose.
 - "`fused=True` requires all the params to be floating point Tensors of supported devices": a
-  parameter is on another device, or complex. Move the model before you make the optimizer.
-- torch.cuda.OutOfMemoryError in optimizer.step() although forward and backward fit: foreach's
-  copies. fused=True needs none.
-- A different variant after loading a checkpoint: load_state_dict takes `fused` and `foreach` from
-  it. Set them again on optimizer.param_groups.
+  parameter is complex or on an unsupported device. Move the model to its device before you create
+  the optimizer.
+- torch.cuda.OutOfMemoryError in optimizer.step(), even though forward and backward fit: foreach
+  makes temporary copies; fused=True does not.
+- The optimizer uses a different variant after loading a checkpoint: load_state_dict() takes `fused`
+  and `foreach` from the checkpoint. Set both again in optimizer.param_groups.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Optimizer = Callable[[Any], Any]
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the largest weight: each form rounds otherwise
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the largest weight; rounding differs
 ADAMW = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.01)
 SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 FORMS: dict[str, dict[str, bool]] = {
@@ -63,14 +68,14 @@ def train(
 
 
 def now(device: torch.device) -> float:
-    """The time once the device has finished: a GPU runs behind Python."""
+    """The time after the device has finished: a GPU runs behind Python."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def network(depth: int, width: int, device: str) -> torch.nn.Module:
-    """Many small tensors, as a transformer has them."""
+    """Many small tensors, as in a transformer."""
     torch.manual_seed(0)
     parts: list[torch.nn.Module] = []
     for _ in range(depth):
@@ -89,7 +94,7 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
 
 
 def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> tuple[float, float]:
-    """The first and the last loss; prints the time per update."""
+    """Print the time per update; return the first and the last loss."""
     losses: list[float] = []
     ms: list[float] = []
     for loss, seconds in steps:
@@ -122,13 +127,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             if plain is None:
                 plain = weights(model)
             off[f"{kind} {form}"] = float((weights(model) - plain).abs().max() / plain.abs().max())
-    # A nan compares as False, so that it never passes.
+    # A nan compares as False, so it never passes.
     limit = TOLERANCE[asked.device]
     held = learned and all(value <= limit for value in off.values())
     far = ", ".join(f"{name} {value:.1e}" for name, value in off.items() if "for-loop" not in name)
     print(
-        f"{'proved' if held else 'not proved'}: after {asked.steps} updates the weights differ from"
-        f" the for-loop's, relative to the largest, by at most {far}; tolerance {limit:.0e}"
+        f"{'proved' if held else 'not proved'}: after {asked.steps} updates, the weights differ"
+        f" from the for-loop's by at most {far}"
+        f" of the largest weight (tolerance {limit:.0e})"
     )
     return 0 if held else 1
 

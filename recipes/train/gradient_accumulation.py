@@ -1,28 +1,35 @@
-"""Gradient accumulation: a large batch in several small passes.
+"""Gradient accumulation: train on a large batch in several small passes.
 
-What it does: backward() adds to the gradients. Several micro-batches before one optimizer.step()
-therefore give the gradient of their union, if each loss is weighted by its share of the samples.
+What it does: backward() adds to the existing gradients. Several micro-batches before one
+optimizer.step() therefore give the gradient of one large batch, if each loss is weighted by its
+share of the samples.
 
-When it helps: the batch that you want does not fit into memory; the same recipe on a smaller GPU;
-fewer gradient exchanges between GPUs.
+When it helps: the batch size that you want does not fit in memory, for example because you run the
+same recipe on a smaller GPU. With several GPUs, gradients are exchanged less often.
 
-When it hurts: nothing gets faster: it is the same arithmetic in more, smaller passes. BatchNorm
-sees only micro-batches, so its statistics differ from those of the large batch.
+When it hurts: training does not get faster, because the same arithmetic runs in more, smaller
+passes. BatchNorm sees only micro-batches, so its statistics differ from those of the large batch.
 
-How to see it: the same losses as with the large batch, below, and the peak memory on a GPU.
+How to check: the losses must match those of the large batch, and the peak memory on a GPU should be
+lower.
 
 Troubleshooting:
-- The result is wrong if the last batch is partial: loss / number_of_micro_batches gives its few
-  samples too much weight (shown below). Weight by samples, or by target tokens if the loss is their
-  mean.
-- The loss explodes, or the rate seems wrong: the sum was not divided at all. The learning rate
-  belongs to the large batch.
-- The last micro-batches of an epoch are never used: stepping if `(i + 1) % n == 0` drops the rest.
-- "Trying to backward through the graph a second time": you added up losses and called backward on
-  the sum inside the loop. Call backward on each loss; that also frees its graph.
-- Under DDP every backward exchanges gradients: wrap all micro-batches but the last in `with
-  model.no_sync():`, forward included. FSDP2: model.set_requires_gradient_sync(False).
-- With GradScaler: scale each loss, but unscale_, step and update once per large batch.
+- The result is wrong if the last micro-batch is smaller than the others: loss /
+  number_of_micro_batches gives its samples too much weight (this script shows the error). Weight
+  each loss by its number of samples, or by its number of target tokens if the loss is a mean over
+  tokens.
+- The loss explodes, or the learning rate seems too high: the sum of the losses was not divided at
+  all. Divide it, and use the learning rate of the large batch.
+- The last micro-batches of an epoch are never used: `if (i + 1) % n == 0` skips an incomplete group
+  at the end. Call optimizer.step() after the last micro-batch too.
+- "Trying to backward through the graph a second time": you added up the losses and called
+  backward() on the sum inside the loop. Call backward() on each loss; this also frees its graph.
+- Under DDP, every backward pass exchanges gradients: run all micro-batches except the last,
+  including their forward passes, in `with model.no_sync():`.
+- Under FSDP2, every backward pass exchanges gradients: call model.set_requires_gradient_sync(False)
+  for all micro-batches except the last.
+- With GradScaler, scale each loss, but call unscale_(), step() and update() only once per large
+  batch.
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss: sums in a different order
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss; summation order differs
 
 
 def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -69,7 +76,7 @@ def train_accumulated(
 
 
 def labeled(steps: int, size: int, width: int, device: str) -> list[Batch]:
-    """Epochs of four batches, the last of them smaller, as at the end of a real data set."""
+    """Epochs of four batches, the last one smaller, as at the end of a real dataset."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
     inputs = [torch.randn(size - (i == 3) * (size // 3), width) for i in range(4)]
@@ -108,10 +115,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument(
-        "--micro", type=int, default=28, help="does not divide the batch, on purpose"
+        "--micro", type=int, default=28, help="micro-batch size (default: 28, not a divisor)"
     )
     asked = parser.parse_args(argv)
-    torch.set_float32_matmul_precision("highest")  # for the tolerance: NVIDIA's images use TF32
+    torch.set_float32_matmul_precision("highest")  # NVIDIA's images enable TF32
     batches = labeled(asked.steps, asked.batch, 64, asked.device)
 
     def fresh() -> torch.nn.Module:
@@ -120,14 +127,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     plain = measured("one pass", train_plain(fresh(), batches))
     parts = measured("micro-batches", train_accumulated(fresh(), batches, asked.micro))
     naive = train_accumulated(fresh(), batches, asked.micro, by_samples=False)
-    wrong = measured("divided by their number", naive)
+    wrong = measured("equal weights (wrong)", naive)
     off, off_wrong = (float((losses - plain).abs().max() / plain[0]) for losses in (parts, wrong))
     limit = TOLERANCE[asked.device]
     held = off <= limit < off_wrong and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: no loss differs from the large batch by more than"
-        f" {off:.1e} of the first (tolerance {limit:.0e}); divided by the number of parts, by"
-        f" {off_wrong:.1e}; the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+        f"{'proved' if held else 'not proved'}: relative to the first loss, losses are within"
+        f" {off:.1e} of the large batch (tolerance {limit:.0e}), with equal weights for all"
+        f" micro-batches within {off_wrong:.1e};"
+        f" the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1
 

@@ -1,30 +1,34 @@
 """Gradient clipping under AMP, in the right order.
 
-What it does: clip_grad_norm_ shortens the gradient if its norm exceeds a limit. Under a GradScaler
-the gradients are multiplied by the scale (65536 at first), so you must unscale them before the norm
-means anything: backward, unscale_, clip, step, update.
+What it does: clip_grad_norm_() scales the gradients down if their norm exceeds a limit. With a
+GradScaler, the gradients are multiplied by the loss scale (65536 at first), so you must unscale
+them before you clip. The order is: backward, unscale_, clip, step, update.
 
-When it helps: transformers, recurrent networks, reinforcement learning: rare huge gradients that
-would throw the weights off.
+When it helps: occasional huge gradients would ruin the weights, as in transformers, recurrent
+networks and reinforcement learning.
 
-When it hurts: a limit below the usual norm shortens every step and so lowers the learning rate. On
-a GPU, error_if_nonfinite=True makes the host wait for the norm in every step.
+When it hurts: a limit below the usual norm shortens every step, which amounts to a lower learning
+rate. On a GPU, error_if_nonfinite=True makes the host wait for the norm in every step.
 
-How to see it: clip_grad_norm_ returns the norm before clipping. Log it, and choose the limit so
+How to check: clip_grad_norm_() returns the norm before clipping. Log it, and choose the limit so
 that only outliers are clipped.
 
 Troubleshooting:
-- Learning nearly stops, without an error: clipped before unscale_. The scaled gradient is clipped
-  and then divided by the scale (shown below). Adam hides this, because it divides by the norm.
-- "unscale_() has already been called on this optimizer since the last update().": call it once per
-  step; with gradient accumulation only at the last micro-batch. Call update() after each step.
-- "unscale_() is being called after step().": use the order above.
+- Learning nearly stops, without an error: the gradients were clipped before unscale_() and then
+  divided by the loss scale (this script shows the effect). Adam hides the mistake, because its
+  updates do not depend on the size of the gradients.
+- "unscale_() has already been called on this optimizer since the last update().": call unscale_()
+  once per step, and call update() after each step. With gradient accumulation, call unscale_() only
+  after the last micro-batch.
+- "unscale_() is being called after step().": call unscale_() after backward() and before
+  clip_grad_norm_(), step() and update().
 - "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be
-  clipped": with a scaler this is an overflow, and the scaler skips that step. Leave
-  error_if_nonfinite at False.
-- Each process clips with a different norm: clip_grad_norm_ sees only the local shard of FSDP1. Use
-  model.clip_grad_norm_() there. FSDP2 and tensor parallelism keep torch.nn.utils.clip_grad_norm_;
-  it returns a DTensor: log norm.full_tensor().
+  clipped": with a GradScaler, this is an overflow, and the scaler skips that step. Leave
+  error_if_nonfinite set to False.
+- Each FSDP1 process clips with a different norm: torch.nn.utils.clip_grad_norm_() sees only the
+  local shard. Call model.clip_grad_norm_() instead.
+- With FSDP2 and tensor parallelism, torch.nn.utils.clip_grad_norm_() works but returns a DTensor.
+  To log the norm, use norm.full_tensor().
 """
 
 from __future__ import annotations
@@ -38,8 +42,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 0.02  # of the first loss: fp16 keeps 11 bits
-LIMIT = 0.5  # of the gradient's length
+TOLERANCE = 0.02  # relative to the first loss: fp16 has 11 bits of precision
+LIMIT = 0.5  # of the gradient norm
 
 
 def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -62,9 +66,9 @@ def train_fp16(model: torch.nn.Module, batches: list[Batch], device: str) -> Ite
         with torch.autocast(device_type=device, dtype=torch.float16):
             loss = torch.nn.functional.cross_entropy(model(x), y)
         scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)  # from here on the gradients have their real length
+        scaler.unscale_(optimizer)  # from here on, the gradients have their real norm
         torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT)
-        scaler.step(optimizer)  # knows that they are unscaled, and still skips an overflow
+        scaler.step(optimizer)  # does not unscale twice, and still skips overflows
         scaler.update()
         optimizer.zero_grad()
         yield loss.detach()
@@ -73,7 +77,7 @@ def train_fp16(model: torch.nn.Module, batches: list[Batch], device: str) -> Ite
 def train_wrong_order(
     model: torch.nn.Module, batches: list[Batch], device: str
 ) -> Iterator[torch.Tensor]:
-    """The mistake: what is clipped is the scaled gradient; yields the loss of every step."""
+    """The mistake: clip the gradients while scaled; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(device)
     for x, y in batches:
@@ -81,14 +85,14 @@ def train_wrong_order(
             loss = torch.nn.functional.cross_entropy(model(x), y)
         scaler.scale(loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT)
-        scaler.step(optimizer)  # divides by the scale what was already cut
+        scaler.step(optimizer)  # divides the clipped gradients by the scale
         scaler.update()
         optimizer.zero_grad()
         yield loss.detach()
 
 
 def labeled(steps: int, width: int, device: str) -> list[Batch]:
-    """Points with a teacher's label; now and then a batch of ten times the size, as outliers."""
+    """Points labeled by a random teacher; in some batches ten times larger, as outliers."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
     inputs = [torch.randn(64, width) * (10 if i == 5 else 1) for i in range(8)]
@@ -138,9 +142,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     off, off_wrong = (float((losses - plain).abs().max() / plain[0]) for losses in (right, wrong))
     held = off <= TOLERANCE < off_wrong and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: unscaled before clipping, no loss differs from fp32"
-        f" by more than {off:.1e} of the first (tolerance {TOLERANCE:.0e}); clipped first, by"
-        f" {off_wrong:.1e}; fp32 fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+        f"{'proved' if held else 'not proved'}: relative to the first loss, losses are within"
+        f" {off:.1e} of fp32 if unscaled before clipping (tolerance {TOLERANCE:.0e}), within"
+        f" {off_wrong:.1e} if clipped first;"
+        f" the fp32 loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1
 

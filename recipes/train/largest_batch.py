@@ -1,23 +1,31 @@
-"""The largest batch that fits: search for it, and recover safely from out-of-memory.
+"""The largest batch that fits: search for it, and recover safely from out-of-memory errors.
 
-What it does: tries two whole steps with 1, 2, 4 ... samples until memory runs out, then bisects. It
-frees what a failed try held before the next one. Larger batches are trained in parts.
+What it does: the search runs two training steps with 1, 2, 4 ... samples until memory runs out, and
+then bisects. After each failed attempt, it frees the memory before it tries again. Batches that are
+larger than the result are trained in parts.
 
-When it helps: one script for GPUs of different sizes; a GPU with memory to spare.
+When it helps: one script runs on GPUs of different sizes, or the GPU has memory to spare.
 
-When it hurts: a larger batch trains differently and needs another rate. A busy GPU gets no faster.
+When it hurts: a larger batch changes how the model trains and needs a different learning rate. If
+the GPU is already fully used, a larger batch is no faster.
 
-How to see it: torch.cuda.max_memory_allocated() of two steps beside the memory of the GPU.
+How to check: compare torch.cuda.max_memory_allocated() after two steps with the memory of the GPU.
 
 Troubleshooting:
-- "CUDA out of memory. Tried to allocate" again with each smaller batch: you retry inside `except`,
-  where the exception holds the frames and they hold the tensors. Leave it first, keep nothing.
-- It fits in the search but not in training: the search skipped backward or the second step, where
-  the optimizer's moments are in memory too. Train with nine tenths of what it finds.
-- "1.50 GiB is reserved by PyTorch but unallocated": fragmentation, from many different sizes. Set
-  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; empty_cache() after a failure.
-- On Windows it gets slow instead: turn off "CUDA - Sysmem Fallback Policy" in NVIDIA's panel.
-- The weights changed during the search: search with a copy, and with the longest samples.
+- "CUDA out of memory. Tried to allocate" again, with ever smaller batches: you retry inside the
+  `except` block, where the exception keeps the tensors of the failed step alive. Leave the block
+  before you retry, and keep no reference to the exception.
+- The batch fits in the search but not in training: the search skipped backward() or the second
+  step, in which the optimizer state is in memory too. Train with 90% of the batch size that the
+  search finds.
+- "1.50 GiB is reserved by PyTorch but unallocated": the memory is fragmented because many different
+  sizes were allocated. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before you start
+  Python, and call torch.cuda.empty_cache() after a failed attempt.
+- On Windows, training gets slow instead of running out of memory: turn off "CUDA - Sysmem Fallback
+  Policy" in the NVIDIA Control Panel.
+- The weights changed during the search: run the search on a copy of the model.
+- If samples differ in length, run the search with the longest ones, because they need the most
+  memory.
 """
 
 from __future__ import annotations
@@ -34,28 +42,28 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the loss: sums in a different order
+TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the loss; summation order differs
 MEMORY_ERRORS = ("out of memory", "not enough memory", "can't allocate memory", "_ALLOC_FAILED")
 WIDTH, MOST = 128, 1 << 20
 
 
 def fits(step: Callable[[int], object], batch: int) -> bool:
-    """Whether steps with this batch end; whatever they held is free again afterwards."""
+    """Whether a step with this batch size succeeds; frees all its memory before returning."""
     try:
         step(batch)
-    except RuntimeError as error:  # OutOfMemoryError is one
+    except RuntimeError as error:  # includes OutOfMemoryError
         if not any(part in str(error) for part in MEMORY_ERRORS):
             raise
     else:
         return True
-    # No more in `except`: there the exception still holds every tensor of the step.
-    gc.collect()  # frames in cycles
+    # Outside `except`, because the exception keeps every tensor of the step alive.
+    gc.collect()  # reference cycles of frames
     torch.cuda.empty_cache()  # does nothing without a GPU
     return False
 
 
 def largest(step: Callable[[int], object]) -> int:
-    """The largest batch whose step fits, 0 where none does."""
+    """The largest batch whose step fits; 0 if none does."""
     good, bad = 0, 1
     while bad <= MOST and fits(step, bad):
         good, bad = bad, bad * 2
@@ -71,7 +79,7 @@ def largest(step: Callable[[int], object]) -> int:
 def train(
     model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, part: int, steps: int
 ) -> Iterator[float]:
-    """Whole training steps, each in parts of this size; yields the loss of all parts."""
+    """Training steps, each split into parts of this size; yields the loss of each step."""
     optimizer, device = torch.optim.Adam(model.parameters()), next(model.parameters()).device
     for _ in range(steps):
         total = 0.0
@@ -86,13 +94,13 @@ def train(
 
 
 def trial(model: torch.nn.Module, batch: int) -> None:
-    """Two steps on a copy: in the second the moments lie beside the activations."""
+    """Two steps on a copy: the second needs memory for activations and optimizer state."""
     x, y = torch.zeros(batch, WIDTH), torch.zeros(batch, dtype=torch.int64)
     list(train(copy.deepcopy(model), x, y, batch, 2))
 
 
 class SmallMemory(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-    """For the proof: a CPU on which tensors have few bytes, and then fail as on a GPU."""
+    """For this check: a CPU with little memory for tensors, which fails as a GPU does."""
 
     limit_bytes, sizes = 1_875_000, WeakIdKeyDictionary()
 
@@ -102,8 +110,8 @@ class SmallMemory(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         for tensor in result if isinstance(result, (tuple, list)) else [result]:
             if torch.is_tensor(tensor) and tensor.untyped_storage() not in known:
                 self.sizes[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
-        if sum(self.sizes.values()) > self.limit_bytes:  # what nobody holds any more has left
-            raise torch.cuda.OutOfMemoryError("planted: out of memory")  # torch.*, from 2.5 on
+        if sum(self.sizes.values()) > self.limit_bytes:  # entries of freed tensors are gone
+            raise torch.cuda.OutOfMemoryError("planted: out of memory")  # since 2.5: torch.*
         return result
 
 
@@ -119,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=20)
     asked = parser.parse_args(argv)
-    torch.set_float32_matmul_precision("highest")  # for the tolerance: NVIDIA's images use TF32
+    torch.set_float32_matmul_precision("highest")  # NVIDIA's images enable TF32
     device, on_gpu, small = asked.device, asked.device == "cuda", SmallMemory()
     used = torch.cuda.memory_allocated if on_gpu else lambda: sum(small.sizes.values())
     x, parts = torch.randn(1 << 18 if on_gpu else 500, WIDTH), list[float]()
@@ -129,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.nullcontext() if on_gpu else small:
         model = network(device)
         found = largest(step := functools.partial(trial, model))
-        before, larger = used(), found + (found // 2 if on_gpu else 1)  # a GPU gives whole blocks
+        before, larger = used(), found + (found // 2 if on_gpu else 1)  # GPUs allocate blocks
         right = fits(step, found) and not fits(step, larger)
         left = used() - before
         trains = fits(lambda part: parts.extend(train(model, x, y, part, asked.steps)), found)
@@ -139,9 +147,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     off = max((abs(a - b) for a, b in zip(parts, whole, strict=False)), default=float("nan"))
     held = right and trains and left == 0 and off <= TOLERANCE[device] and whole[-1] < whole[0]
     print(
-        f"{'proved' if held else 'not proved'}: {found} fit, {larger} do not; {left} bytes are left"
-        f"; {len(x)} in parts of {found} have the losses of all at once within {off:.1e} (tolerance"
-        f" {TOLERANCE[device]:.0e})"
+        f"{'proved' if held else 'not proved'}: {found} samples fit, {larger} do not; {left} bytes"
+        f" leaked; losses of {len(x)} samples in parts of {found} are within {off:.1e} of one pass"
+        f" (tolerance {TOLERANCE[device]:.0e})"
     )
     return 0 if held else 1
 

@@ -1,24 +1,29 @@
-"""Colab, Kaggle and cloud images: use the installed torch, and survive the end of a session.
+"""Colab, Kaggle and cloud images: keep the installed torch, and survive the end of a session.
 
-What it does: shows where it runs, what is preinstalled and what it would do, but changes nothing:
-keep a torch that works with a constraints file, and keep checkpoints in a folder that persists.
+What it does: this script prints which notebook service or image it runs in, what is preinstalled
+and which steps it recommends, but changes nothing. It recommends a constraints file, which keeps a
+working torch in place, and names a folder in which checkpoints persist.
 
-When it helps: at the top of a notebook, or of a script in a ready-made image.
+When it helps: you work in a hosted notebook or a ready-made image. Run the script before you
+install anything.
 
-When it hurts: the image's torch is too old for the code. Use another image then.
+When it hurts: the image's torch is too old for your code. In that case, use a different image.
 
-How to see it: run it; `pip install --dry-run -c constraints.txt ...` shows what would be replaced.
+How to check: run the script. `pip install --dry-run -c constraints.txt ...` shows what pip would
+replace.
 
 Troubleshooting:
-- "operator torchvision::nms does not exist": a requirement replaced the image's torch.
+- "operator torchvision::nms does not exist": one of your requirements replaced the image's torch.
 - "numpy.dtype size changed, may indicate binary incompatibility": restart the kernel.
-- torch.cuda.is_available() is False in a new session: no accelerator was chosen. Colab: Runtime >
-  Change runtime type. Kaggle: Settings > Accelerator.
-- "no kernel image is available for execution on the device": Kaggle's P100. Choose the T4.
-- "Temporary failure in name resolution" in pip: turn on Settings > Internet in Kaggle.
-- "No module named 'torch'" in an image of AWS, Google Cloud or Azure: torch is in an environment
-  that the login message names. Activate it first. The disk of such a machine persists.
-- Code mistakes Kaggle for Colab: Kaggle's image is built on Colab's. Test for Kaggle first.
+- torch.cuda.is_available() is False in a new session: no accelerator was selected. In Colab, select
+  one under Runtime > Change runtime type; in Kaggle, under Settings > Accelerator.
+- "no kernel image is available for execution on the device" on Kaggle: the session has a P100,
+  which the installed torch does not support. Select the T4 instead.
+- "Temporary failure in name resolution" when pip runs on Kaggle: turn on Settings > Internet.
+- "No module named 'torch'" in an AWS, Google Cloud or Azure image: torch is in an environment that
+  the login message names. Activate that environment first.
+- On an AWS, Google Cloud or Azure VM, files on the disk persist, unlike in a notebook session.
+- Your code mistakes Kaggle for Colab: Kaggle's image is based on Colab's. Check for Kaggle first.
 """
 
 from __future__ import annotations
@@ -35,43 +40,48 @@ from pathlib import Path
 import torch
 
 DRIVE = 'from google.colab import drive; drive.mount("/content/drive")'
-# The variable that tells it, its name, the folder that stays and on what condition; in this order.
+# Variable that identifies it, name, folder that persists, and when; checked in this order.
 PLACES = (
-    ("KAGGLE_KERNEL_RUN_TYPE", "Kaggle", "/kaggle/working", "with Persistence or Save Version"),
+    (
+        "KAGGLE_KERNEL_RUN_TYPE",
+        "Kaggle",
+        "/kaggle/working",
+        "with Persistence on, or after Save Version",
+    ),
     ("COLAB_RELEASE_TAG", "Google Colab", "/content/drive/MyDrive", f"after `{DRIVE}`"),
-    ("DATABRICKS_RUNTIME_VERSION", "Databricks", "/Volumes or /dbfs", "where there are any"),
+    ("DATABRICKS_RUNTIME_VERSION", "Databricks", "/Volumes or /dbfs", "if available"),
     ("RUNPOD_POD_ID", "RunPod", "/workspace", "with a volume"),
-    ("NVIDIA_PYTORCH_VERSION", "an image of NVIDIA", "/workspace", "if it is mounted"),
+    ("NVIDIA_PYTORCH_VERSION", "an NVIDIA image", "/workspace", "if it is mounted"),
 )
-# Not `pip freeze`: in images of NVIDIA and conda it prints `numpy @ file:///...`.
+# Not `pip freeze`: in NVIDIA and conda images, it prints `numpy @ file:///...`.
 ONLY = "grep -E '^(torch|triton|numpy|nvidia)'"
 PINS = f"python -m pip list --format=freeze | {ONLY} > constraints.txt"
 REST = "python -m pip install -c constraints.txt -r requirements.txt"
 KEPT = ("torch", "torchvision", "torchaudio", "triton", "numpy")
-TOLERANCE = {"cpu": 0.0, "cuda": 1e-5}  # of the loss of a session that goes on
+TOLERANCE = {"cpu": 0.0, "cuda": 1e-5}  # of the loss in a resumed session
 
 
 def place_of(variables: Mapping[str, str]) -> tuple[str, str]:
-    """Where it runs, and the folder that persists."""
+    """Name of the place where this runs, and the folder that persists there."""
     for variable, name, folder, condition in PLACES:
         if variable in variables:
             return name, f"{folder} ({condition})"
-    return "no image that is known here", str(Path.cwd())
+    return "unknown image", str(Path.cwd())
 
 
 def steps_for(place: str, *, cuda_build: bool, gpu: bool, works: bool) -> list[str]:
-    """What to do, in order; works: torch uses the GPU. torch is replaced in one case only."""
+    """What to do, in order. works: torch can use the GPU. Only one case replaces torch."""
     if works or (not gpu and not cuda_build):
         return [PINS, REST]  # nothing to repair
     if not gpu:
-        return [f"{place}: choose a machine with a GPU", PINS, REST]
-    if cuda_build:  # driver, architecture, variables: another torch may not help
+        return [f"{place}: select a GPU for this session", PINS, REST]
+    if cuda_build:  # driver, architecture or variables: another torch may not help
         return ["cudadoctor check", PINS, REST]
-    return ["cudadoctor fix", "restart the kernel", PINS, REST]  # a CPU build beside a GPU
+    return ["cudadoctor fix", "restart the kernel", PINS, REST]  # a CPU build, but a GPU exists
 
 
 def train(device: str, checkpoint: Path, end: int) -> list[float]:
-    """One session: from the checkpoint, if there is one, to step `end`; its losses."""
+    """One session: train from the checkpoint, if there is one, to step `end`; its losses."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -79,9 +89,9 @@ def train(device: str, checkpoint: Path, end: int) -> list[float]:
     if checkpoint.exists():
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
         model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])  # its moments are half of the state
-        torch.set_rng_state(saved["random"])  # the dropout and the data go on, too
-        torch.cuda.set_rng_state_all(saved["random_cuda"])  # a GPU draws its own
+        optimizer.load_state_dict(saved["optimizer"])  # its state matters as much as the weights
+        torch.set_rng_state(saved["random"])  # so that dropout and data continue, too
+        torch.cuda.set_rng_state_all(saved["random_cuda"])  # the GPU has its own generators
         step = saved["step"]
     for _ in range(step, end):
         x = torch.randn(64, 32)
@@ -93,22 +103,22 @@ def train(device: str, checkpoint: Path, end: int) -> list[float]:
     parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": end}
     cuda = torch.cuda.get_rng_state_all() if device == "cuda" else []
     torch.save({**parts, "random": torch.get_rng_state(), "random_cuda": cuda}, new)
-    new.replace(checkpoint)  # a session that ends while it saves leaves the old one
+    new.replace(checkpoint)  # if the session ends while saving, the old file stays
     return losses
 
 
-SESSIONS = (  # made up: variables; what torch and the machine have; the place and the first step
+SESSIONS = (  # simulated: variables, what torch and the machine have, place, first step
     ("COLAB_RELEASE_TAG COLAB_GPU", "cuda gpu works", "Google Colab", PINS),
-    ("COLAB_RELEASE_TAG KAGGLE_KERNEL_RUN_TYPE", "cuda", "Kaggle", "Kaggle: choose a machine"),
+    ("COLAB_RELEASE_TAG KAGGLE_KERNEL_RUN_TYPE", "cuda", "Kaggle", "Kaggle: select a GPU"),
     ("NVIDIA_PYTORCH_VERSION RUNPOD_POD_ID", "cuda gpu", "RunPod", "cudadoctor check"),
-    ("NVIDIA_PYTORCH_VERSION", "cuda gpu works", "an image of NVIDIA", PINS),
+    ("NVIDIA_PYTORCH_VERSION", "cuda gpu works", "an NVIDIA image", PINS),
     ("DATABRICKS_RUNTIME_VERSION", "gpu", "Databricks", "cudadoctor fix"),
-    ("PATH", "", "no image that is known here", PINS),
+    ("PATH", "", "unknown image", PINS),
 )
 
 
 def told(variables: str, has: str, place: str, first: str) -> bool:
-    """Whether a made-up session is recognized."""
+    """Whether a simulated session gets the right place and steps."""
     found, _ = place_of(dict.fromkeys(variables.split(), "1"))
     steps = steps_for(found, cuda_build="cuda" in has, gpu="gpu" in has, works="works" in has)
     return found == place and steps[0].startswith(first) and steps[-2:] == [PINS, REST]
@@ -122,14 +132,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     (place, folder), works = place_of(os.environ), torch.cuda.is_available()
     gpu, built = works or bool(shutil.which("nvidia-smi")), torch.version.cuda
-    print(f"{place}, folder to keep: {folder}; Python {platform.python_version()}, CUDA: {built}")
+    print(
+        f"{place}, persistent folder: {folder}; Python {platform.python_version()}, CUDA: {built}"
+    )
     there = {
         distribution.name: distribution.version
         for distribution in importlib.metadata.distributions()
     }
     print("preinstalled:", *(f"{name}=={there[name]}" for name in KEPT if name in there))
     for step in steps_for(place, cuda_build=bool(built), gpu=gpu, works=works):
-        print("would do:", step)
+        print("recommended:", step)
     with tempfile.TemporaryDirectory() as made:
         whole = train(asked.device, Path(made, "whole.pt"), asked.steps)
         parts = train(asked.device, Path(made, "parts.pt"), asked.steps // 2)
@@ -139,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = right == len(SESSIONS) and off <= limit and whole[-1] < whole[0]
     print(
         f"{'proved' if held else 'not proved'}: {right} of {len(SESSIONS)} simulated sessions get"
-        f" the right place and steps; losses after a resume differ by at most {off:.0e}"
+        f" the right place and steps; after resuming, losses differ by at most {off:.0e}"
         f" (tolerance {limit:.0e})"
     )
     return 0 if held else 1

@@ -1,29 +1,36 @@
-"""A learning-rate schedule: one cycle.
+"""One-cycle schedule: raise the learning rate, then lower it to almost zero.
 
-What it does: OneCycleLR raises the rate from a small value to max_lr and lowers it to almost zero
-at the last step; momentum moves the other way. High rates explore, low rates converge.
+What it does: OneCycleLR raises the learning rate from a small value to max_lr and lowers it to
+almost zero by the last step; momentum moves the other way. High rates explore, and low rates
+converge.
 
-When it helps: the number of steps is known, and with a constant rate the noise of small batches
-prevents convergence.
+When it helps: you know the number of steps, and with a constant learning rate the noise of small
+batches prevents convergence.
 
-When it hurts: training that stops early never reaches the low rates; training that continues after
-the end no longer learns. Fine-tuning may need a smaller max_lr than training from scratch.
+When it hurts: training that stops early never reaches the low learning rates, and training that
+continues past the end of the schedule no longer learns. Fine-tuning may need a smaller max_lr than
+training from scratch.
 
-How to see it: scheduler.get_last_lr() at the first, the highest and the last step, below.
+How to check: look at the learning rate at the first step, at its peak and at the last step. This
+script prints all three; in your code, call scheduler.get_last_lr().
 
 Troubleshooting:
-- The loss hardly falls and the rate stays in the warm-up: step() was called once per epoch. Call it
-  after every optimizer.step(), and count total_steps in these.
+- The loss hardly falls and the learning rate stays in the warm-up: scheduler.step() was called once
+  per epoch. Call it after every optimizer.step(), and set total_steps to the number of optimizer
+  steps.
 - "Tried to step 101 times. The specified number of total steps is 100": total_steps is less than
-  epochs * len(loader), or the loader became longer. With gradient accumulation, count only the
-  optimizer's steps, and call it only after them.
-- "Detected call of `lr_scheduler.step()` before `optimizer.step()`": the order is wrong, or
-  GradScaler skipped its first step: call it only if scaler.get_scale() did not fall.
+  epochs * len(loader), or the loader got longer. With gradient accumulation, count only optimizer
+  steps, and call scheduler.step() only after each of them.
+- "Detected call of `lr_scheduler.step()` before `optimizer.step()`": the two calls are in the wrong
+  order, or GradScaler skipped its first step. With a GradScaler, call scheduler.step() only if
+  scaler.get_scale() did not fall.
 - The optimizer's lr has no effect: OneCycleLR overwrites it with max_lr / div_factor.
 - "optimizer must support momentum or beta1 with `cycle_momentum` option enabled": for SGD without
-  momentum, pass cycle_momentum=False.
-- After loading a checkpoint the rate starts over: save and load scheduler.state_dict() too.
-- The loss is nan near the top: max_lr is too high. Raise it until the loss wobbles, then halve it.
+  momentum, pass cycle_momentum=False to OneCycleLR.
+- After a checkpoint is loaded, the learning rate starts over: save and load scheduler.state_dict()
+  too.
+- The loss becomes nan near the peak of the learning rate: max_lr is too high. To find a good value,
+  raise max_lr until the loss becomes unstable, then halve it.
 """
 
 from __future__ import annotations
@@ -39,7 +46,7 @@ import torch
 
 Data = tuple[torch.Tensor, torch.Tensor]
 MAX_LR = 0.1
-MARGIN = 0.2  # the loss must be lower by this share at least
+MARGIN = 0.2  # the loss must be lower by at least this share
 
 
 def network(device: str) -> torch.nn.Module:
@@ -49,7 +56,7 @@ def network(device: str) -> torch.nn.Module:
 
 
 def samples(count: int, seed: int, noise: float, device: str) -> Data:
-    """A smooth function with noise, so that each small batch points somewhere else."""
+    """A smooth function with noise, so that small batches have noisy gradients."""
     draw = torch.Generator().manual_seed(seed)
     teacher = torch.randn(16, 4, generator=torch.Generator().manual_seed(7)) / 2
     x = torch.randn(count, 16, generator=draw)
@@ -64,7 +71,7 @@ def schedule(optimizer: Any, steps: int) -> Any:
 def train(
     model: torch.nn.Module, data: Data, steps: int, rate: float | None
 ) -> tuple[list[float], list[float]]:
-    """Train with this rate, or with one cycle; rate and milliseconds of every step."""
+    """Train with a constant rate, or with one cycle; returns rates and milliseconds per step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate or MAX_LR, momentum=0.9)
     scheduler = None if rate else schedule(optimizer, steps)
     draw = torch.Generator().manual_seed(1)
@@ -77,7 +84,7 @@ def train(
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         if scheduler is not None:
-            scheduler.step()  # after each batch: total_steps counts batches
+            scheduler.step()  # after each batch, because total_steps counts batches
         optimizer.zero_grad()
         loss.item()  # waits for the device
         clock.append(time.perf_counter())
@@ -86,7 +93,7 @@ def train(
 
 @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
 def judged(model: torch.nn.Module, data: Data) -> float:
-    """The loss on points that were not learned from."""
+    """The loss on points that were not used for training."""
     return float(torch.nn.functional.mse_loss(model(data[0]), data[1]))
 
 
@@ -113,10 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     turned = rates[0] < 0.1 * MAX_LR and max(rates) > 0.99 * MAX_LR and rates[-1] < 0.001 * MAX_LR
     held = turned and cycle < losses[best] * (1 - MARGIN)
     print(
-        f"{'proved' if held else 'not proved'}: after {asked.steps} steps {cycle:.4f} instead of"
-        f" {losses[best]:.4f}, the best of {len(losses)} constant rates ({best}; at least"
-        f" {MARGIN:.0%} lower); the rate went from {rates[0]:.3f} through {max(rates):.3f} to"
-        f" {rates[-1]:.1e}"
+        f"{'proved' if held else 'not proved'}: after {asked.steps} steps, the loss is {cycle:.4f}"
+        f" instead of {losses[best]:.4f} with {best}, the best of {len(losses)} constant rates"
+        f" (required: at least {MARGIN:.0%} lower); the learning rate went from"
+        f" {rates[0]:.3f} through {max(rates):.3f} to {rates[-1]:.1e}"
     )
     return 0 if held else 1
 

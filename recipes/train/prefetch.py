@@ -1,25 +1,32 @@
-"""Non-blocking copies: move the next batch to the device while the current one computes.
+"""Non-blocking copies: copy the next batch to the GPU while the model computes the current one.
 
 What it does: batches are in pinned memory, so Python continues during the copy. Copies are queued
-on their own stream, one batch ahead, and an event makes the model's stream wait for exactly the
+on their own CUDA stream, one batch ahead, and an event makes the model's stream wait only for the
 copy that it needs.
 
-When it helps: large batches (images, video, audio) over PCIe, and a GPU that waits for them.
+When it helps: large batches (images, video, audio) are copied over PCIe, and the GPU waits for
+them.
 
-When it hurts: pinned memory cannot be swapped, so too much of it starves the host. Small batches
-(token ids) copy in no time. The GPU holds one more batch. On a CPU there is nothing to gain.
+When it hurts: pinned memory cannot be swapped out, so too much of it leaves the host short of
+memory. Small batches (token IDs) are copied so fast that there is little to gain. The GPU needs
+memory for one more batch. On a CPU, there is nothing to gain.
 
-How to see it: time per step below; in a profile, "Memcpy HtoD (Pinned -> Device)" next to kernels
-instead of between them. "Pageable -> Device" means that non_blocking=True had no effect.
+How to check: compare the time per step. In a profile, "Memcpy HtoD (Pinned -> Device)" runs in
+parallel with kernels instead of between them. "Pageable -> Device" means that non_blocking=True had
+no effect.
 
 Troubleshooting:
-- Values change at random, only under load: the copy stream's memory was reused while the model was
-  still reading it. tensor.record_stream(torch.cuda.current_stream()) on every prefetched tensor.
-- Wrong values at the start of a step: nothing waits for the copy. stream.wait_event(), as below.
-- Wrong values on the host: non_blocking=True from GPU to CPU returns before the data has arrived.
-  Synchronize before you read it.
-- "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": it is on the GPU.
-- The last batch is missing: a loop that fetches ahead must return what it still holds at the end.
+- Values change at random, but only under load: the memory of the prefetched batch was reused while
+  the model was still reading it. Call tensor.record_stream(torch.cuda.current_stream()) on every
+  prefetched tensor.
+- Values are wrong at the start of a step: the model does not wait for the copy. Call
+  stream.wait_event(), as this script does.
+- Values are wrong on the host: with non_blocking=True, a copy from GPU to CPU returns before the
+  data has arrived. Synchronize before you read the data.
+- "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": the tensor is already
+  on the GPU.
+- The last batch is missing: a loop that prefetches must still return the batch that it has when the
+  loader ends.
 """
 
 from __future__ import annotations
@@ -35,18 +42,18 @@ from typing import Any
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 0.0, "cuda": 1e-3}  # of the loss; the same numbers, only a GPU may round
+TOLERANCE = {"cpu": 0.0, "cuda": 1e-3}  # of the loss; only a GPU may round differently
 
 
 def plain(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
-    """Each batch is copied when it is needed, and the model waits."""
+    """Copy each batch when it is needed; the model waits for it."""
     for x, y in batches:
         yield x.to(device), y.to(device)
 
 
 def prefetched(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
-    """Each batch is copied while the one before it is in use."""
-    side = torch.cuda.Stream() if device == "cuda" else None  # a CPU runs the same lines without
+    """Copy each batch while the previous one is in use."""
+    side = torch.cuda.Stream() if device == "cuda" else None  # not needed on a CPU
     ahead: tuple[Batch, Any] | None = None
     for batch in batches:
         started = start_copy(batch, device, side)
@@ -65,7 +72,7 @@ def start_copy(batch: Batch, device: str, side: Any) -> tuple[Batch, Any]:
 
 
 def arrived(batch: Batch, copied: Any) -> Batch:
-    """Let the current stream wait for this copy, and keep its memory until that stream is done."""
+    """Make the current stream wait for the copy, and keep the memory until it is done."""
     if copied is not None:
         current = torch.cuda.current_stream()
         current.wait_event(copied)  # wait_stream(side) would wait for the next batch's copy too
@@ -86,7 +93,7 @@ def train(model: torch.nn.Module, batches: Iterable[Batch]) -> Iterator[torch.Te
 
 
 def on_the_host(steps: int, width: int, device: str) -> list[Batch]:
-    """Labeled batches on the host, the last one smaller, pinned where there is a GPU to go to."""
+    """Labeled batches on the host, the last one smaller; pinned if they go to a GPU."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
     inputs = ([torch.randn(64, width) for _ in range(8)] * steps)[:steps]
@@ -132,15 +139,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     first = measured("plain", train(network(asked.width, device), plain(batches, device)))
     ahead = measured("prefetched", train(network(asked.width, device), prefetched(batches, device)))
     if device == "cpu":
-        print("skipped: the copy stream: a CPU needs no copy")
+        print("skipped: the copy stream, because the CPU needs no copy")
     complete = len(ahead) == len(first) == len(batches)
     off = max((abs(a - b) for a, b in zip(first, ahead, strict=False)), default=float("nan"))
     limit = TOLERANCE[device]
     held = complete and off <= limit and first[-1] < first[0]
     print(
         f"{'proved' if held else 'not proved'}: {len(ahead)} of {len(batches)} batches arrive in"
-        f" order, and no loss differs by more than {off:.1e} (tolerance {limit:.0e});"
-        f" it fell from {first[0]:.3f} to {first[-1]:.3f}"
+        f" order, and losses differ by at most {off:.1e} (tolerance {limit:.0e}); the loss"
+        f" fell from {first[0]:.3f} to {first[-1]:.3f}"
     )
     return 0 if held else 1
 

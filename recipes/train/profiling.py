@@ -1,29 +1,36 @@
-"""Profiling with torch.profiler: where the time of a step goes.
+"""Profiling with torch.profiler: where the time goes in a training step.
 
-What it does: records some steps after a warm-up, writes a trace that you can open in a browser
-(https://ui.perfetto.dev, chrome://tracing), and lists the ten most expensive operators.
+What it does: torch.profiler records a few steps after a warm-up and writes a trace that you can
+open in a browser (https://ui.perfetto.dev, chrome://tracing). This script also lists the ten most
+expensive operators.
 
-When it helps: before you change anything: it shows whether the loader, Python, copies or the
-arithmetic take the time.
+When it helps: profile before you change anything. The trace shows whether the data loader, Python,
+copies or the arithmetic take the time.
 
-When it hurts: a recorded step is slower, much slower with stacks and shapes; never leave it on. All
-events stay in memory: record a few steps, not an epoch.
+When it hurts: recorded steps are slower, and much slower with stacks and shapes, so never leave the
+profiler on. All events stay in memory, so record a few steps, not an epoch.
 
-How to see it: the table below. In a GPU trace, gaps between kernels are time spent on the host,
-"cudaStreamSynchronize" is code that waits for a value, and "Memcpy HtoD" is a copy.
+How to check: read the table of operators that this script prints. In a GPU trace, gaps between
+kernels are time spent on the host, "cudaStreamSynchronize" is code that waits for a value, and
+"Memcpy HtoD" is a copy to the GPU.
 
 Troubleshooting:
-- Nothing is written, "Profiler must be initialized before getting key averages": prof.step() is
-  missing, or the loop ended before wait + warmup + active steps.
-- One operator takes all the time, once: you recorded compilation, tuning or the first allocation.
-  Use schedule(wait=, warmup=, active=).
-- No GPU events: "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": another profiler is running.
-  "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES": the driver reserves its counters for the administrator.
-- "'FunctionEventAvg' object has no attribute 'self_cuda_time_total'": since 2.4 these rows call it
-  self_device_time_total (single events keep the old name, deprecated).
+- "Profiler must be initialized before getting key averages", and no trace is written: prof.step()
+  is missing, or the loop ended before wait + warmup + active steps.
+- One operator takes all the time, but only once: you recorded compilation, autotuning or the first
+  allocation. Use schedule(wait=..., warmup=..., active=...) to skip those steps.
+- "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", and the trace has no GPU events: another
+  profiler is running.
+- "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", and the trace has no GPU events: the driver restricts its
+  performance counters to the administrator.
+- "'FunctionEventAvg' object has no attribute 'self_cuda_time_total'": in torch 2.4 and newer, the
+  rows of key_averages() call it self_device_time_total. Single events still have the old name,
+  which is deprecated.
 - .item(), print(loss) or .cpu() seem slow: they wait for kernels that were queued earlier.
-- The trace is too large for the browser: record fewer steps, and name the file .json.gz.
-- Your own functions are missing: use `with torch.profiler.record_function("name"):`.
+- The trace is too large for the browser: record fewer steps, and give the file the extension
+  .json.gz.
+- Your own functions are missing from the trace: wrap them in `with
+  torch.profiler.record_function("name"):`.
 """
 
 from __future__ import annotations
@@ -43,7 +50,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # of the loss: watching changes nothing
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # of the loss: profiling must not change it
 ACTIVE, TOP = 3, 10  # recorded steps; operators in the table
 
 
@@ -59,12 +66,12 @@ def train(model: torch.nn.Module, batches: list[Batch], profiler: Any = None) ->
             optimizer.step()
             optimizer.zero_grad()
         if profiler is not None:
-            profiler.step()  # the end of a step: the schedule counts these
+            profiler.step()  # the schedule counts these calls
         yield loss.detach()
 
 
 def recording(device: str, trace: Path) -> Any:
-    """A profiler that lets one step pass, warms up in two, and records the next ones."""
+    """A profiler that skips one step, warms up in two, and records the next ones."""
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
     return profile(
         activities=activities,
@@ -74,9 +81,9 @@ def recording(device: str, trace: Path) -> Any:
 
 
 def costliest(profiler: Any, device: str) -> list[tuple[str, float, int]]:
-    """Name, milliseconds and calls of the operators that cost the most, without their children."""
+    """Name, milliseconds and calls of the most expensive operators, without their children."""
     key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"  # microseconds
-    # The other rows say the same time again: as kernels, and as what record_function() named.
+    # Other rows repeat the same time, as kernels and as the names from record_function().
     rows = [row for row in profiler.key_averages() if row.key.startswith(("aten::", "autograd::"))]
     rows = [row for row in rows if row.device_type == DeviceType.CPU]
     rows.sort(key=lambda row: getattr(row, key), reverse=True)
@@ -84,7 +91,7 @@ def costliest(profiler: Any, device: str) -> list[tuple[str, float, int]]:
 
 
 def named(trace: Path) -> list[str]:
-    """The names of the events in a trace; none where it is no readable trace."""
+    """The names of the events in a trace; none if the trace is not readable."""
     try:
         events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     except (OSError, ValueError, KeyError):
@@ -120,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--trace", type=Path, help="a .json file (default: a new one in /tmp)")
+    parser.add_argument("--trace", type=Path, help=".json file to write (default: in /tmp)")
     asked = parser.parse_args(argv)
     trace = asked.trace or Path(tempfile.mkdtemp(prefix="trace-")) / "trace.json"
     shape = (asked.steps, asked.width, asked.device)
@@ -132,16 +139,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{ms:10.3f} ms {calls:4} calls  {name[:80]}")
     timed = bool(top) and top[0][1] > 0
     if not timed:
-        print("no operator took any time: on a GPU, CUPTI is not working (see above)")
+        print("no operator took any time; on a GPU, this means that CUPTI does not work")
     names = named(trace)
     found = sum(name in names for name, _, _ in top)
-    steps = sum(name.startswith("ProfilerStep#") for name in set(names))  # a GPU's appear twice
+    steps = sum(name.startswith("ProfilerStep#") for name in set(names))  # a GPU lists them twice
     off, limit = float((watched - plain).abs().max()), TOLERANCE[asked.device]
     held = timed and found == len(top) == TOP and steps == ACTIVE and off <= limit
     print(
-        f"{'proved' if held else 'not proved'}: {trace} is JSON with {len(names)} events, names"
-        f" {found} of the {TOP} costliest operators and {steps} of {ACTIVE} recorded steps; no loss"
-        f" differs by more than {off:.1e} from plain training (tolerance {limit:.0e})"
+        f"{'proved' if held else 'not proved'}: the {len(names)} events in {trace} include {found}"
+        f" of the {TOP} most expensive operators and {steps} of the {ACTIVE} recorded steps; losses"
+        f" differ by at most {off:.1e} from plain training (tolerance {limit:.0e})"
     )
     return 0 if held else 1
 

@@ -1,21 +1,28 @@
-"""Shorter sequences: find the length that covers 99 % of the data, and pad no more than needed.
+"""Shorter sequences: find the length that covers 99% of the data, and pad no more than needed.
 
-What it does: measures the token length of the samples, truncates at the length that covers 99 % of
-them, and pads each batch only to its longest sample.
+What it does: this script measures the token length of the samples, truncates them to the length
+that covers 99% of them, and pads each batch only to its longest sample.
 
-When it helps: most samples are short. The cost of attention grows with the square of the length.
+When it helps: most samples are short. The cost of attention grows with the square of the sequence
+length.
 
-When it hurts: the decisive part is at the end. Every new length is a new shape to compile.
+When it hurts: truncation removes the end of long samples, which may be the part that matters. With
+torch.compile, every new length is a new shape to compile.
 
-How to see it: the share of tokens that are padding, and time per step, below. With a tokenizer:
+How to check: compare the number of tokens and the time per step. With a tokenizer, you get the
+lengths of your own texts with
     lengths = [len(ids) for ids in tokenizer(texts, truncation=False)["input_ids"]]
 
 Troubleshooting:
-- The result depends on the padding: mask it in attention and in means; give its labels -100.
+- The result depends on the padding: mask padding in attention and in means, and set its labels to
+  -100.
 - "Token indices sequence length is longer than the specified maximum sequence length", then "index
-  out of range in self" or "device-side assert triggered": truncation=True, max_length=...
-- Out of memory late in an epoch: the batch with the longest samples. Put that one first.
-- Still much padding: group batches by length, or pack several texts into one row, with a mask.
+  out of range in self" or "device-side assert triggered": pass truncation=True and max_length=...
+  to the tokenizer.
+- Training runs out of memory late in an epoch: it has reached the batch with the longest samples.
+  Put that batch first, so that the error occurs at once.
+- Still a lot of padding: group samples of similar length into batches, or pack several texts into
+  one row, with an attention mask.
 """
 
 from __future__ import annotations
@@ -30,28 +37,28 @@ import torch
 
 Tokens = list[int]
 Padding = Callable[[Sequence[Tokens]], torch.Tensor]
-TOLERANCE, TRAINED = 1e-4, 0.02  # of each loss at the same weights; of their mean after training
+TOLERANCE, TRAINED = 1e-4, 0.02  # per loss with equal weights; of the mean loss after training
 WORDS, WIDTH, PAD = 500, 32, 0
 
 
 def covering(lengths: Sequence[int], share: float) -> int:
-    """The shortest length that at least this share of the samples does not exceed."""
+    """The shortest length that covers at least this share of the samples."""
     needed = -(-len(lengths) * round(share * 1000) // 1000)  # rounded up, without float errors
     return sorted(lengths)[needed - 1]
 
 
 def padded(samples: Sequence[Tokens], longest: int) -> torch.Tensor:
-    """One row each, cut and padded to this length."""
+    """One row per sample, truncated and padded to this length."""
     return torch.tensor([sample[:longest] + [PAD] * (longest - len(sample)) for sample in samples])
 
 
 def dynamic(samples: Sequence[Tokens], longest: int) -> torch.Tensor:
-    """Padded only to the longest of this batch, to a multiple of 8 for tensor cores."""
+    """Pad only to the longest sample of the batch, rounded up to a multiple of 8."""
     return padded(samples, min(longest, -(-max(map(len, samples)) // 8) * 8))
 
 
 class Encoder(torch.nn.Module):  # type: ignore[misc, unused-ignore]
-    """Attention that does not look at padding, and a mean that does not count it."""
+    """An encoder that ignores padding, both in attention and in the mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +74,7 @@ class Encoder(torch.nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def corpus(samples: int, maximum: int) -> tuple[list[Tokens], torch.Tensor]:
-    """Texts of which few are long; in those with label 1 low words outweigh high ones."""
+    """Texts, only a few of them long; those with label 1 contain more low word numbers."""
     torch.manual_seed(0)
     lengths = (torch.randn(samples) * 0.5 + 3.3).exp().int().clamp(4, maximum).tolist()
     labels = torch.randint(2, (samples,))
@@ -93,7 +100,7 @@ def train(
 
 @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
 def losses_of(model: Encoder, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of each sequence; without dropout train and eval mode are the same."""
+    """The loss of each sequence; without dropout, train and eval mode are the same."""
     scores = model(tokens.to(next(model.parameters()).device)).cpu()
     return torch.nn.functional.cross_entropy(scores, labels, reduction="none")
 
@@ -113,12 +120,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--maximum", type=int, default=256, help="tokens that the model accepts")
+    parser.add_argument("--maximum", type=int, default=256, help="maximum tokens per sample")
     asked = parser.parse_args(argv)
     texts, labels = corpus(32 * 40, asked.maximum)
     lengths = [*map(len, texts)]
     p95, p99 = covering(lengths, 0.95), covering(lengths, 0.99)
-    print(f"95 % have at most {p95} tokens, 99 % at most {p99}, the longest has {max(lengths)}")
+    print(
+        f"95% of samples have at most {p95} tokens, 99% at most {p99}, the longest {max(lengths)}"
+    )
     ways: dict[str, Padding] = {
         f"padded to {asked.maximum}": lambda some: padded(some, asked.maximum),
         f"cut at {p99}, per batch": lambda some: dynamic(some, p99),
@@ -135,11 +144,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     trained = [float(losses_of(m, short, labels[fits]).mean()) for m in models]
     covered, saved = sum(n <= p99 for n in lengths) / len(lengths), 1 - tokens[1] / tokens[0]
     held = off <= TOLERANCE and abs(trained[0] - trained[1]) <= TRAINED
-    held = held and covered >= 0.99 and saved > 0 and trained[0] < 0.6  # of ln 2 at the start
+    held = held and covered >= 0.99 and saved > 0 and trained[0] < 0.6  # starts at ln 2
     print(
         f"{'proved' if held else 'not proved'}: {p99} tokens cover {covered:.1%} of the samples and"
-        f" save {saved:.0%} of the tokens; samples that fit keep their loss within {off:.1e}"
-        f" (tolerance {TOLERANCE:.0e}), trained {trained[0]:.3f} and {trained[1]:.3f} ({TRAINED})"
+        f" save {saved:.0%} of the tokens; the loss of samples that fit changes by at most"
+        f" {off:.1e} (tolerance {TOLERANCE:.0e}); after training, the mean loss is"
+        f" {trained[0]:.3f} padded and {trained[1]:.3f} cut (tolerance {TRAINED})"
     )
     return 0 if held else 1
 

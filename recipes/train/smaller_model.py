@@ -1,28 +1,33 @@
-"""A smaller model by distillation: a student learns from a teacher's probabilities.
+"""Distillation: a small student model learns from the probabilities of a large teacher model.
 
-What it does: a large model, trained once, gives the probability of each class for every sample. A
-small model learns these probabilities together with the labels. They carry more information than a
-label, and they average out single wrong labels that the teacher has not memorized.
+What it does: a large model (the teacher), trained once, predicts the probability of each class for
+every sample. A small model (the student) learns these probabilities together with the labels.
+Probabilities carry more information than a label, and they average out single wrong labels that the
+teacher has not memorized.
 
-When it helps: the model must be small where it runs (phone, browser, many requests); labels are few
-or partly wrong and unlabeled samples are many; a trained teacher exists anyway.
+When it helps: the model must be small where it runs (on a phone, in a browser, for many requests);
+labels are few or partly wrong but unlabeled samples are many; or you have a trained teacher anyway.
 
-When it hurts: the teacher must be trained and run, which costs time before it saves any. A student
-that is too small for the task stays bad. It inherits the teacher's errors.
+When it hurts: the teacher must be trained and run first, which costs time before it saves any. A
+student that is too small for the task will perform poorly regardless. Students also inherit the
+teacher's errors.
 
-How to see it: parameters, time per step and accuracy of teacher and student, below.
+How to check: compare the parameters, the time per step and the accuracy of teacher and student.
 
 Troubleshooting:
-- The student is no better than without a teacher: try without one first. With many clean labels the
-  gain is small.
-- "reduction: 'mean' divides the total loss by both the batch size and the support size":
-  kl_div(..., reduction="batchmean"). With "mean" the teacher's part almost vanishes.
-- The loss is negative or grows: kl_div takes the student's log_softmax first, the teacher's softmax
-  second.
-- The teacher changes, or memory doubles: teacher.eval(), requires_grad_(False), torch.no_grad(). In
-  train mode its dropout makes it a different teacher for every batch.
-- The teacher's part shrinks as the temperature rises: multiply it by the temperature squared.
-- The teacher is slow: run it once per sample and keep the output, if nothing is augmented.
+- The student is no better than one trained without a teacher: always train that baseline first.
+  With plenty of clean labels, the gain is small.
+- "reduction: 'mean' divides the total loss by both the batch size and the support size": use
+  kl_div(..., reduction="batchmean"). With "mean", the teacher's share of the loss almost vanishes.
+- The distillation loss is negative or grows: pass the student's log_softmax to kl_div as the first
+  argument and the teacher's softmax as the second.
+- The teacher changes during training, or memory use doubles: call teacher.eval() and
+  teacher.requires_grad_(False), and run the teacher under torch.no_grad(). In train mode, dropout
+  makes the teacher a different model for every batch.
+- The teacher's share of the loss shrinks as the temperature rises: multiply the teacher's loss by
+  the square of the temperature.
+- The teacher is slow: if you do not augment the data, run the teacher once per sample and keep its
+  output.
 """
 
 from __future__ import annotations
@@ -37,9 +42,9 @@ import torch
 from torch.nn import functional
 
 Data = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE, GAIN = 0.03, 0.03  # of the accuracy: behind the teacher, before the student alone
-TEMPERATURE, WEIGHT = 2.0, 0.9  # softness of the probabilities; the teacher's share of the loss
-CLASSES, WRONG = 10, 0.4  # share of the labels that are replaced by chance
+TOLERANCE, GAIN = 0.03, 0.03  # accuracy: below the teacher, above the student alone
+TEMPERATURE, WEIGHT = 2.0, 0.9  # softens probabilities; the teacher's share of the loss
+CLASSES, WRONG = 10, 0.4  # WRONG: share of labels replaced at random
 
 
 def network(width: int, device: str) -> torch.nn.Module:
@@ -49,7 +54,7 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def samples(count: int, seed: int, wrong: float, device: str) -> Data:
-    """Points around ten centers, some of them labeled wrongly."""
+    """Points around ten centers, some with wrong labels."""
     draw = torch.Generator().manual_seed(seed)
     centers = torch.randn(CLASSES, 32, generator=torch.Generator().manual_seed(7))
     y = torch.randint(CLASSES, (count,), generator=draw)
@@ -63,14 +68,14 @@ def soft_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """How far the student's probabilities are from the teacher's."""
     own = functional.log_softmax(student / TEMPERATURE, dim=1)
     wanted = functional.softmax(teacher / TEMPERATURE, dim=1)
-    # The gradient shrinks with the temperature squared: this keeps its share of the loss.
+    # The gradient shrinks with the square of the temperature; this factor compensates.
     return functional.kl_div(own, wanted, reduction="batchmean") * TEMPERATURE**2
 
 
 def train(
     model: torch.nn.Module, data: Data, steps: int, teacher: torch.nn.Module | None = None
 ) -> list[float]:
-    """Train in random batches, with a teacher if there is one; the seconds of every step."""
+    """Train in random batches, with a teacher if there is one; milliseconds per step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     draw = torch.Generator().manual_seed(1)
     clock = [time.perf_counter()]
@@ -102,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--samples", type=int, default=800, help="that the student may see")
+    parser.add_argument("--samples", type=int, default=800, help="samples that the student may use")
     parser.add_argument("--width", type=int, default=16, help="hidden units of the student")
     asked = parser.parse_args(argv)
     device = asked.device
@@ -123,13 +128,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{line}, {statistics.median(ms):.2f} ms per step ({ms[0]:.2f} to {ms[-1]:.2f})")
     large, alone, taught = correct.values()
     scores = teacher(judged[0])
-    at_best = float(soft_loss(scores, scores).abs())  # a student that says the same as the teacher
+    at_best = float(soft_loss(scores, scores).abs())  # loss of a student that equals the teacher
     held = large - taught <= TOLERANCE and taught - alone >= GAIN and at_best < 1e-5
     print(
-        f"{'proved' if held else 'not proved'}: {taught:.1%} correct with"
-        f" {sizes['teacher'] / sizes['student taught']:.0f} times fewer parameters: at most"
-        f" {TOLERANCE:.0%} below the teacher's {large:.1%}, at least {GAIN:.0%} above the"
-        f" {alone:.1%} of the same student alone; full agreement has a loss of {at_best:.0e}"
+        f"{'proved' if held else 'not proved'}: the student's accuracy is {taught:.1%} with a"
+        f" teacher and {alone:.1%} without (required gain: {GAIN:.0%});"
+        f" the teacher's is {large:.1%} (allowed gap: {TOLERANCE:.0%}) with"
+        f" {sizes['teacher'] / sizes['student taught']:.0f} times as many parameters;"
+        f" the distillation loss of a perfect match is {at_best:.0e}"
     )
     return 0 if held else 1
 

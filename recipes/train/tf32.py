@@ -1,31 +1,36 @@
-"""TF32 and the precision of fp32 matrix products.
+"""TF32 and the precision of fp32 matrix multiplications.
 
-What it does: "high" lets tensor cores compute fp32 products in TF32 (11 bits of precision instead
-of 24); "medium" lets CPUs use bf16 (8 bits), and on CUDA is the same as "high". Weights,
-activations and sums stay in fp32, and the training code does not change. On CUDA, convolutions use
-TF32 by default; products do not.
+What it does: torch.set_float32_matmul_precision("high") lets tensor cores compute fp32 matrix
+multiplications in TF32 (11 bits of precision instead of 24); "medium" lets CPUs use bf16 (8 bits)
+and is the same as "high" on CUDA. Weights, activations and sums stay in fp32, and the training code
+does not change. On CUDA, convolutions use TF32 by default; matrix multiplications do not.
 
-When it helps: Ampere and newer GPUs, fp32 models with large products. On CPUs, few support "high";
-"medium" uses bf16 if oneDNN supports it (AMX, AVX512-BF16).
+When it helps: fp32 models with large matrix multiplications run faster on Ampere and newer GPUs.
+Few CPUs support "high"; "medium" uses bf16 if oneDNN supports it (AMX, AVX512-BF16).
 
-When it hurts: solvers, matrix inverses, distances computed from products, long recurrences:
-anything that needs more than three decimal digits. Under autocast it affects only what stays in
-fp32.
+When it hurts: computations that need more than three decimal digits become inaccurate: solvers,
+matrix inverses, distances computed from products, long recurrences. Under autocast, the setting
+affects only operations that stay in fp32.
 
-How to see it: the error of one product against float64, below. Nothing else is reliable: the
-settings exist everywhere and have no effect without the hardware. The default is "highest", or
-"high" if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 is set, as in NVIDIA's containers.
+How to check: compare a matrix multiplication with its float64 result, as this script does. Nothing
+else is reliable, because the settings exist everywhere but have no effect without the hardware. The
+default is "highest", or "high" if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 is set, as in NVIDIA's
+containers.
 
 Troubleshooting:
 - "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider
-  setting `torch.set_float32_matmul_precision('high')`": torch.compile suggests this setting.
+  setting `torch.set_float32_matmul_precision('high')`": this is only a suggestion from
+  torch.compile.
 - "Current status indicate that you have used mix of the legacy and new APIs to set the matmul
-  precision": torch 2.9 added torch.backends.cuda.matmul.fp32_precision = "tf32"; after you set it,
-  reading allow_tf32 or get_float32_matmul_precision() raises this. Use only one of the two in the
-  whole program, libraries included; set_float32_matmul_precision() works in every version.
-- "high" changes nothing on Ampere or newer: NVIDIA_TF32_OVERRIDE=0 turns TF32 off in every library.
-- Results differ between two GPUs in the third digit: set "highest", and for convolutions
-  torch.backends.cudnn.allow_tf32 = False (2.9 on: torch.backends.cudnn.conv.fp32_precision="ieee").
+  precision": torch 2.9 added torch.backends.cuda.matmul.fp32_precision = "tf32". After you set it,
+  reading allow_tf32 or get_float32_matmul_precision() raises this error. Use only one of the two
+  APIs in the whole program, including its libraries; set_float32_matmul_precision() works in every
+  version.
+- "high" changes nothing on an Ampere or newer GPU: the variable NVIDIA_TF32_OVERRIDE=0 turns TF32
+  off in all NVIDIA libraries.
+- Results differ between two GPUs in the third digit: set the precision to "highest". For
+  convolutions, also set torch.backends.cudnn.allow_tf32 = False (in torch 2.9 and newer,
+  torch.backends.cudnn.conv.fp32_precision = "ieee").
 """
 
 from __future__ import annotations
@@ -39,24 +44,24 @@ from collections.abc import Iterator, Sequence
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-# Two factors, each cut to the bits that the setting allows; for fp32, what the sum itself rounds.
+# Two factors, each rounded to the bits of the setting; for fp32, the rounding of the sum.
 LIMIT = {"highest": 2.0**-20, "high": 2 * 2.0**-10, "medium": 2 * 2.0**-7}
-TOLERANCE = 0.02  # of the loss with "highest"
+TOLERANCE = 0.02  # relative to the loss with "highest"
 
 
 def set_precision(name: str, *, new_api: bool = False) -> None:
-    """Choose what fp32 products may be computed in: "highest", "high" or "medium"."""
+    """Set the precision of fp32 matrix multiplications: "highest", "high" or "medium"."""
     if not new_api:
         torch.set_float32_matmul_precision(name)
         return
-    # Since torch 2.9, by backend; CUDA has no bf16 here, and CPUs call theirs mkldnn (oneDNN).
+    # Since torch 2.9, per backend: CUDA has no bf16 setting; the CPU backend is mkldnn (oneDNN).
     torch.backends.cuda.matmul.fp32_precision = "ieee" if name == "highest" else "tf32"
     on_cpu = {"highest": "ieee", "high": "tf32", "medium": "bf16"}[name]
     torch.backends.mkldnn.matmul.fp32_precision = on_cpu
 
 
 def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train in fp32: the same lines for every precision; yields the loss of every step."""
+    """The same fp32 loop for every precision; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y in batches:
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -67,7 +72,7 @@ def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor
 
 
 def error_of_a_product(width: int, device: str) -> float:
-    """The largest error of a product, as a part of the sum of its absolute terms."""
+    """The largest error of a product, relative to the sum of its absolute terms."""
     torch.manual_seed(1)
     a, b = torch.randn(width, width, device=device), torch.randn(width, width, device=device)
     error = ((a @ b).double() - a.double() @ b.double()).abs()
@@ -75,7 +80,7 @@ def error_of_a_product(width: int, device: str) -> float:
 
 
 def has_tf32(device: str) -> bool:
-    """Whether the tensor cores here know TF32: NVIDIA's since Ampere."""
+    """Whether the device has TF32 tensor cores: NVIDIA GPUs since Ampere."""
     cuda = device == "cuda" and torch.version.cuda is not None
     return cuda and torch.cuda.get_device_capability() >= (8, 0)
 
@@ -113,7 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--new-api", action="store_true", help="fp32_precision, since torch 2.9")
+    parser.add_argument(
+        "--new-api", action="store_true", help="use fp32_precision (torch 2.9 or newer)"
+    )
     asked = parser.parse_args(argv)
     if asked.new_api and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         print(f"skipped: fp32_precision needs torch 2.9; this is {torch.__version__}")
@@ -128,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ends[name] = losses[-1]
     same = [name for name in ("high", "medium") if errors[name] == errors["highest"]]
     if same:
-        print(f"{' and '.join(same)}: no effect on a product on this device")
+        print(f"{' and '.join(same)}: no effect on matrix multiplications on this device")
     off = max(abs(end - ends["highest"]) / ends["highest"] for end in ends.values())
     held = off <= TOLERANCE and all(errors[name] <= LIMIT[name] for name in LIMIT)
     if has_tf32(asked.device):

@@ -1,29 +1,39 @@
-"""torch.compile: run the model as generated code, and choose a mode.
+"""torch.compile: turn the model into generated code, and choose a mode.
 
-What it does: Dynamo turns the Python of the forward pass into graphs; Inductor writes fused kernels
-for them and their backward pass: Triton on a GPU, C++ on a CPU. The first steps compile.
+What it does: Dynamo turns the Python code of the forward pass into graphs. Inductor writes fused
+kernels for these graphs and their backward pass, in Triton on a GPU and in C++ on a CPU. The first
+steps are slow, because they compile.
 
-When it helps: many small operations in a row; the same shapes for thousands of steps. The mode
-"reduce-overhead" adds CUDA graphs (small batches); "max-autotune" tries many kernels, slowly.
+When it helps: the model runs many small operations in a row, with the same shapes for thousands of
+steps. The mode "reduce-overhead" adds CUDA graphs, which help with small batches; "max-autotune"
+tries many kernels, so it compiles slowly.
 
-When it hurts: short runs that never pay back the compile time; shapes that keep changing.
+When it hurts: short runs never make up for the compile time, and shapes that keep changing cause
+recompilation.
 
-How to see it: the time of the first step against later ones; the number of graphs. Each print() or
-.item() in forward() breaks one: TORCH_LOGS="graph_breaks" shows where, fullgraph=True forbids it.
+How to check: compare the time of the first step with that of later steps, and count the graphs.
+Each print() or .item() in forward() breaks a graph in two: TORCH_LOGS="graph_breaks" shows where,
+and fullgraph=True turns a graph break into an error.
 
 Troubleshooting:
-- "torch._dynamo hit config.recompile_limit" (earlier: cache_size_limit): the shape keeps changing.
-  Use drop_last=True, pad to a few lengths, or torch.compile(dynamic=True).
-- "No working C++ compiler found", "Compiler: cl is not found": install g++ or clang; on Windows
-  start from the command prompt of the C++ build tools.
+- "torch._dynamo hit config.recompile_limit" (cache_size_limit in older versions): the input shape
+  keeps changing. Use drop_last=True, pad to a few fixed lengths, or use
+  torch.compile(dynamic=True).
+- "No working C++ compiler found", "Compiler: cl is not found": install g++ or clang. On Windows,
+  start Python from the command prompt of the Visual C++ build tools.
 - "Cannot find a working triton installation", "Failed to find C compiler", "Python.h: No such
-  file": Triton needs gcc and python3-dev; on Windows, pip install triton-windows.
-- "too old to be supported by the triton GPU compiler": it needs capability 7.0 (not GTX 10, P100).
-- "Dynamo is not supported on Python 3.13+", or similar: use a newer torch or an older Python.
-- "accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run": clone()
-  what you keep, or call torch.compiler.cudagraph_mark_step_begin() before each step.
-- "Unexpected key(s) in state_dict: "_orig_mod.": save the original model, or use model.compile().
-- With dropout the loss differs from eager mode: random numbers are drawn in a different order.
+  file": Triton needs gcc and python3-dev. On Windows, run pip install triton-windows.
+- "too old to be supported by the triton GPU compiler": Triton needs compute capability 7.0 or
+  higher, so it does not support GTX 10 series GPUs or the P100.
+- "Dynamo is not supported on Python 3.13+", or a similar message: use a newer torch or an older
+  Python.
+- "accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run": call
+  clone() on the outputs that you keep, or call torch.compiler.cudagraph_mark_step_begin() before
+  each step.
+- "Unexpected key(s) in state_dict: "_orig_mod.": save the original model instead of the compiled
+  one, or compile with model.compile().
+- With dropout, the loss differs from eager mode: compiled code draws random numbers in a different
+  order.
 """
 
 from __future__ import annotations
@@ -41,12 +51,12 @@ from typing import Any
 import torch
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 1e-3  # of the eager loss: fused kernels round in another order
+TOLERANCE = 1e-3  # relative to the first loss: fused kernels round in a different order
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 def train(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train the model as it is or compiled: the same lines; yields the loss of every step."""
+    """The same loop for eager and compiled models; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in batches:
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -57,7 +67,7 @@ def train(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
 
 
 class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
-    """A residual block and a head; one graph, since forward() never leaves the tensors."""
+    """A residual block and a head; one graph, because forward() uses only tensors."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -80,8 +90,8 @@ def network(width: int, device: str) -> torch.nn.Module:
 
 
 def graphs(width: int, device: str, sizes: Sequence[int], *, dynamic: bool) -> int:
-    """How many graphs batches of these sizes cost; a backend that only counts compiles nothing."""
-    from torch._dynamo.testing import CompileCounter  # not above: it takes long to import
+    """How many graphs these batch sizes need, with a backend that only counts them."""
+    from torch._dynamo.testing import CompileCounter  # here, because the import is slow
 
     torch.compiler.reset()
     counter = CompileCounter()
@@ -92,16 +102,16 @@ def graphs(width: int, device: str, sizes: Sequence[int], *, dynamic: bool) -> i
 
 
 def missing_compiler(device: str) -> str | None:
-    """Why Inductor cannot make code here, None where it can or where only a try can tell."""
+    """Why Inductor cannot generate code here; None if it can, or if only a try can tell."""
     if device == "cuda" and torch.cuda.get_device_capability() < (7, 0):
-        return "torch.compile needs a GPU of capability 7.0 or newer, and this one is older"
+        return "torch.compile needs a GPU with compute capability 7.0 or higher"
     if device == "cuda" and importlib.util.find_spec("triton") is None:
         return "torch.compile needs Triton (on Windows: pip install triton-windows)"
     cpu = (os.environ.get("CXX", "g++"), "clang++", "cl")
     known = cpu if device == "cpu" else (os.environ.get("CC", "gcc"), "clang", "cl")
     if (device == "cuda" and os.name == "nt") or any(shutil.which(name) for name in known):
-        return None  # Triton for Windows has its own
-    return f"torch.compile needs a compiler, and PATH has none of {', '.join(known)}"
+        return None  # Triton for Windows includes one
+    return f"torch.compile needs a compiler, but none of these is on PATH: {', '.join(known)}"
 
 
 def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
@@ -122,7 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=devices, default=devices[0])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--mode", choices=MODES, action="append", help="default: all on a GPU")
+    parser.add_argument(
+        "--mode", choices=MODES, action="append", help="default: all modes on a GPU"
+    )
     parser.add_argument("--backend", default="inductor", help="aot_eager needs no compiler")
     asked = parser.parse_args(argv)
     if asked.backend == "inductor" and (why := missing_compiler(asked.device)):

@@ -1,21 +1,29 @@
-"""Accelerate: the same loop on a CPU, one GPU or many, and a config file for this machine.
+"""Accelerate: one training loop for a CPU, one GPU or many, with a config file for each machine.
 
-What it does: prepare() moves model and data and gives each process its own batches;
-accelerator.backward() scales the loss. A config file sets the process count and the precision. The
-script writes one for this machine and starts itself: accelerate launch --config_file FILE ...
+What it does: accelerator.prepare() moves the model and the data to the device and gives each
+process its own batches; accelerator.backward() scales the loss. A config file sets the number of
+processes and the precision. This script writes a config file for the machine it runs on, then
+starts itself with accelerate launch --config_file FILE ...
 
-When it helps: one script for several machines; DDP, FSDP and DeepSpeed through a config file.
+When it helps: one script runs on several machines, or you choose between DDP, FSDP and DeepSpeed in
+a config file.
 
-When it hurts: one more layer to understand when something is slow; a single GPU needs none of it.
+When it hurts: Accelerate is one more layer to understand when something is slow. With a single GPU,
+you do not need it.
 
-How to see it: `accelerate env`; accelerator.state; the losses below.
+How to check: run `accelerate env`, print accelerator.state, and compare the losses that this script
+prints.
 
 Troubleshooting:
-- It uses a CPU, or one of several GPUs: it read another machine's file. Pass --config_file.
-- "fp16 mixed precision requires a device in": the file asks for what this machine does not have.
-- On N GPUs it learns differently: batch_size is per process: a step has N times the samples, and a
-  prepared schedule takes N steps. Adapt the rate, or DataLoaderConfiguration(split_batches=True).
-- It learns badly in micro-batches: accelerator.backward(loss), and clip only if sync_gradients.
+- Training uses the CPU, or only one of several GPUs: Accelerate read the config file of another
+  machine. Pass the right one with --config_file.
+- "fp16 mixed precision requires a device in": the config file requests a precision that this
+  machine does not support.
+- On several GPUs, the model learns differently: batch_size is per process, so with N GPUs each step
+  trains on N times as many samples, and a prepared scheduler advances N steps at a time. Adjust the
+  learning rate, or use DataLoaderConfiguration(split_batches=True).
+- The model learns poorly with micro-batches: call accelerator.backward(loss), and clip gradients
+  only if accelerator.sync_gradients is True.
 - Validation counts some samples twice: use gather_for_metrics() instead of gather().
 """
 
@@ -40,23 +48,23 @@ try:
 except ImportError:
     ClusterConfig = None
 
-TOLERANCE = {"no": 1e-3, "fp16": 0.02, "bf16": 0.02}  # of the first loss, by precision
+TOLERANCE = {"no": 1e-3, "fp16": 0.02, "bf16": 0.02}  # relative to the first loss, by precision
 BATCH, PARTS = 64, 4  # PARTS micro-batches make one step
 
 
 def train_accelerated(accelerator: Any, epochs: int) -> Iterator[float]:
-    """In micro-batches, by Accelerate; yields the mean loss of every step, over all processes."""
+    """Accelerate with micro-batches; yields the loss of every step, averaged over processes."""
     *made, data = parts("cpu", accelerator.num_processes)  # prepare() moves it
     model, optimizer, loader = accelerator.prepare(*made, DataLoader(data, BATCH // PARTS))
     losses: list[float] = []
     for _ in range(epochs):
-        for x, y in loader:  # on the device already
+        for x, y in loader:  # already on the device
             with accelerator.accumulate(model):
                 loss = torch.nn.functional.cross_entropy(model(x), y)
                 accelerator.backward(loss)  # divides it by PARTS
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()  # does nothing before the last part
+                optimizer.step()  # does nothing until the last micro-batch
                 optimizer.zero_grad()
             losses.append(accelerator.reduce(loss.detach(), "mean").item())
             if len(losses) % PARTS == 0:
@@ -64,7 +72,7 @@ def train_accelerated(accelerator: Any, epochs: int) -> Iterator[float]:
 
 
 def train_plain(device: Any, processes: int, epochs: int) -> Iterator[float]:
-    """By hand, with the samples of all processes at once; yields the loss of every step."""
+    """A hand-written loop over whole batches; yields the loss of every step."""
     model, optimizer, data = parts(device, processes)
     for x, y in list(DataLoader(data, BATCH * processes)) * epochs:
         loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
@@ -84,7 +92,7 @@ def parts(device: Any, processes: int) -> tuple[Any, Any, TensorDataset]:
 
 
 def config_for(capabilities: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """What `accelerate config` would ask for, answered by the GPUs that are here."""
+    """The answers to the questions of `accelerate config`, from the GPUs of this machine."""
     oldest = min(capabilities, default=(0, 0))
     return {
         "compute_environment": "LOCAL_MACHINE",
@@ -118,8 +126,9 @@ def compare(config: dict[str, Any], epochs: int) -> int:
     held = obeyed and off <= limit and bool(plain[-1] < plain[0])
     accelerator.print(
         f"{'proved' if held else 'not proved'}: {PARTS} micro-batches with Accelerate match the"
-        f" whole batch by hand: no loss differs by more than {off:.1e} of the first (tolerance"
-        f" {limit:.0e}); {found}, {device} {'is' if obeyed else 'is not'} what the config file says"
+        f" whole batch by hand: losses within {off:.1e}, relative to the first (tolerance"
+        f" {limit:.0e}); {found} on {device}"
+        f" {'matches' if obeyed else 'does not match'} the config file"
     )
     return 0 if held else 1
 
@@ -128,11 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=10, help="epochs of eight steps")
-    parser.add_argument("--config", help="where to write it (default: in /tmp)")
+    parser.add_argument("--steps", type=int, default=10, help="epochs (8 steps each)")
+    parser.add_argument("--config", help="config file to write (default: in /tmp)")
     asked = parser.parse_args(argv)
     if ClusterConfig is None:
-        print("skipped: accelerate is not installed here (pip install accelerate)")
+        print("skipped: accelerate is not installed (pip install accelerate)")
         return 0
     gpus = range(torch.cuda.device_count() if asked.device == "cuda" else 0)
     config = config_for([torch.cuda.get_device_capability(number) for number in gpus])

@@ -1,26 +1,36 @@
-"""DeepSpeed ZeRO: optimizer state, gradients and weights sharded across the GPUs, by a config file.
+"""DeepSpeed ZeRO: shard optimizer state, gradients and weights across GPUs with a config file.
 
-What it does: stage 1 shards the optimizer's moments, 2 also the gradients, 3 also the weights;
-offload moves the moments to main memory. The script writes the config that the options ask for, and
-trains with it. On several GPUs: deepspeed with_deepspeed.py --stage 2
+What it does: ZeRO stage 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also
+the weights; offloading moves the optimizer state to main memory. This script writes a config file
+from its command-line options and trains with it. On several GPUs, run: deepspeed with_deepspeed.py
+--stage 2
 
-When it helps: the model does not fit with DDP, and the code is built on DeepSpeed. Use the lowest
-stage that fits, and offload last.
+When it helps: the model does not fit with DDP, and your code is already built on DeepSpeed. Use the
+lowest stage that fits, and offload only if no stage fits.
 
-When it hurts: small models; slow links, at stage 3. FSDP2 does most of this without a compiler.
+When it hurts: DeepSpeed does not pay off for small models, and stage 3 is slow over slow links.
+FSDP2 offers most of its features and does not need a compiler.
 
-How to see it: `ds_report` shows which operators can be built, and the CUDA of nvcc and torch.
+How to check: run `ds_report`. It shows which operators can be built, and the CUDA versions of nvcc
+and torch.
 
 Troubleshooting:
-- "Installed CUDA version 13.0 does not match the version torch was compiled with": fused optimizers
-  are compiled here. nvcc must have the major.minor of torch.version.cuda; within 11 and 12 another
-  minor works. Install that toolkit, set CUDA_HOME. DS_SKIP_CUDA_CHECK=1 only hides the problem.
-- "CUDA_HOME does not exist, unable to compile CUDA op(s)": raised by pip install or, in some
-  versions, by the import, although nothing is compiled yet. torch's wheels contain no nvcc.
-- It uses a different device than you chose: set DS_ACCELERATOR before the import.
-- "unrecognized arguments: --local_rank=0": the launcher adds it; accept it as below.
-- "Check batch related parameters. train_batch_size is not equal to": compute it, as below.
-- Nothing is learned: call engine.backward(loss) and engine.step() per micro-batch, no zero_grad.
+- "Installed CUDA version 13.0 does not match the version torch was compiled with": DeepSpeed
+  compiles its fused optimizers on your machine, and nvcc must have the same major.minor version as
+  torch.version.cuda (within CUDA 11 and within CUDA 12, any minor version works). Install that CUDA
+  toolkit and set CUDA_HOME. DS_SKIP_CUDA_CHECK=1 only hides the problem.
+- "CUDA_HOME does not exist, unable to compile CUDA op(s)": pip install raises this error even
+  though nothing is compiled yet; in some versions, the import does too. Install a CUDA toolkit,
+  because torch's wheels do not contain nvcc.
+- DeepSpeed uses a different device than the one you chose: set DS_ACCELERATOR before you import
+  deepspeed.
+- "unrecognized arguments: --local_rank=0": the deepspeed launcher adds this option. Accept it in
+  your argument parser, as this script does.
+- "Check batch related parameters. train_batch_size is not equal to": train_batch_size must be the
+  micro-batch size times the accumulation steps times the number of GPUs. Compute it, as this script
+  does.
+- The model does not learn: call engine.backward(loss) and engine.step() for every micro-batch, and
+  do not call zero_grad().
 """
 
 from __future__ import annotations
@@ -38,14 +48,14 @@ from typing import Any
 
 import torch
 
-TOLERANCE = {"cpu": 1e-4, "cuda": 0.02}  # of the first loss; on a GPU it may be in bf16
+TOLERANCE = {"cpu": 1e-4, "cuda": 0.02}  # relative to the first loss; a GPU may use bf16
 BATCH, PARTS = 64, 4  # PARTS micro-batches make one step
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what the launcher would say
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what the launcher would set
 ALONE |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 
 
 def train_by_deepspeed(library: Any, steps: int, device: str, config: Path) -> Iterator[float]:
-    """In micro-batches; yields the mean loss of every step."""
+    """DeepSpeed with micro-batches; yields the mean loss of every step."""
     model, optimizer, x, y = parts(device)
     engine, *_ = library.initialize(model=model, optimizer=optimizer, config=str(config))
     x = x.to(next(engine.module.parameters()).dtype)
@@ -54,13 +64,13 @@ def train_by_deepspeed(library: Any, steps: int, device: str, config: Path) -> I
         for some_x, some_y in zip(x.chunk(PARTS), y.chunk(PARTS), strict=True):
             loss = torch.nn.functional.cross_entropy(engine(some_x).float(), some_y)
             engine.backward(loss)  # divides it by PARTS
-            engine.step()  # a step of the optimizer, and zero_grad, after the last part
+            engine.step()  # after the last part, an optimizer step and zero_grad
             losses.append(loss.item())
         yield statistics.mean(losses)
 
 
 def train_plain(steps: int, device: str) -> Iterator[float]:
-    """The whole batch at once, by hand; yields the loss of every step."""
+    """A hand-written loop over whole batches; yields the loss of every step."""
     model, optimizer, x, y = parts(device)
     for _ in range(steps):
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -72,7 +82,7 @@ def train_plain(steps: int, device: str) -> Iterator[float]:
 
 
 def parts(device: str) -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
-    """Model, optimizer and one batch: the same in every process, so that one alone compares."""
+    """Model, optimizer and one batch: the same in every process, to compare with one alone."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 99), torch.nn.Linear(99, 10)).to(device)
     x = torch.randn(BATCH, 64, device=device)
@@ -87,7 +97,7 @@ def config_for(gpus: int, capability: tuple[int, int], stage: int, offload: bool
         "gradient_accumulation_steps": PARTS,
         "gradient_clipping": 1.0,
         "zero_optimization": {"stage": stage, **moments},
-        "zero_force_ds_cpu_optimizer": False,  # offload takes torch's AdamW: nothing to compile
+        "zero_force_ds_cpu_optimizer": False,  # offload with torch's AdamW: nothing to compile
         "bf16": {"enabled": capability >= (8, 0)},
         "fp16": {"enabled": (7, 0) <= capability < (8, 0)},
     }
@@ -112,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--stage", type=int, choices=(1, 2, 3), default=1)
     parser.add_argument("--offload", action="store_true")
-    parser.add_argument("--config", type=Path, help="where to write it (default: in /tmp)")
+    parser.add_argument("--config", type=Path, help="config file to write (default: in /tmp)")
     parser.add_argument("--local_rank", help="added by the deepspeed launcher")
     asked = parser.parse_args(argv)
     for name, value in {**ALONE, "DS_ACCELERATOR": asked.device}.items():
@@ -124,12 +134,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = config_for(int(os.environ["WORLD_SIZE"]), capability, asked.stage, asked.offload)
     path = asked.config or Path(tempfile.mkdtemp()) / "deepspeed.json"
     path.with_suffix(f".{os.getpid()}").write_text(json.dumps(config), encoding="utf-8")
-    path.with_suffix(f".{os.getpid()}").replace(path)  # whole, whoever else writes it
+    path.with_suffix(f".{os.getpid()}").replace(path)  # atomic, even if other processes write it
     print(f"{path}: {json.dumps(config)}")
     try:
         import deepspeed
-    except Exception as why:  # MissingCUDAException, without nvcc, is no ImportError
-        print(f"skipped: the config was written; deepspeed cannot be imported: {why}")
+    except Exception as why:  # MissingCUDAException (no nvcc) is not an ImportError
+        print(f"skipped: the config was written, but deepspeed cannot be imported: {why}")
         return 0
     plain = measured("by hand", train_plain(asked.steps, asked.device))
     steps = train_by_deepspeed(deepspeed, asked.steps, asked.device, path)
@@ -140,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.environ["RANK"] == "0":
         print(
             f"{'proved' if held else 'not proved'}: {PARTS} micro-batches with DeepSpeed match the"
-            f" whole batch by hand: losses within {off:.1e} of the first"
+            f" whole batch by hand: losses within {off:.1e}, relative to the first"
             f" (tolerance {limit:.0e})"
         )
     return 0 if held else 1

@@ -1,32 +1,38 @@
-"""pytorch-accelerated: a Trainer on top of Accelerate, so that you do not write the loop again.
+"""pytorch-accelerated: a ready-made training loop on top of Accelerate.
 
-What it does: Trainer(model, loss, optimizer).train(data) moves, shards, accumulates, clips and
-keeps a history of the losses. To change something, override a method or add a callback. On several
-GPUs: accelerate launch train.py
+What it does: Trainer(model, loss, optimizer).train(data) moves the model and the data to the
+device, splits the data across processes, accumulates and clips gradients, and keeps a history of
+the losses. To change a part of the loop, override a method or add a callback. On several GPUs, run:
+accelerate launch train.py
 
-When it helps: the tenth training script with the same loop. Early stopping and model averaging are
-callbacks, trainer.load_checkpoint() resumes, and Accelerate's config file sets DDP, FSDP and
-precision.
+When it helps: you keep writing training scripts with the same loop. Early stopping and model
+averaging are callbacks, trainer.load_checkpoint() resumes training, and Accelerate's config file
+sets DDP, FSDP and the precision.
 
-When it hurts: a loop of another kind (two optimizers, a GAN); a project that wants to see every
+When it hurts: your loop has a different structure (two optimizers, a GAN), or you want to see every
 line of it.
 
-How to see it: trainer.run_history.get_metric_values("train_loss_epoch"), against a hand-written
-loop.
+How to check: compare trainer.run_history.get_metric_values("train_loss_epoch") with the losses of a
+hand-written loop, as this script does.
 
 Troubleshooting:
-- The losses differ from your own loop: its loader shuffles, uses workers and drops nothing.
-  train_dataloader_kwargs={"shuffle": False, "num_workers": 0}; batch_size is per device.
-- The learning rate never changes: train() takes create_scheduler_fn, a function of the optimizer,
-  not a scheduler. Trainer steps it after every step. TrainerWithTimmScheduler calls step_update()
-  after every step, but step() only after an epoch's evaluation: never without eval_dataset.
-- gradient_clip_value clips each value, as clip_grad_value_ does; it is not a norm.
-- A loss of several outputs, or a dictionary as a batch: override calculate_train_batch_loss; it
-  must return {"loss": ..., "model_outputs": ..., "batch_size": ...}.
-- Progress fills the log: Trainer(..., callbacks=...) replaces all default callbacks, including the
-  one that moves the model: keep MoveModulesToDeviceCallback.
-- It trains on a GPU but should not, or the reverse: that is Accelerate's choice. Set
-  ACCELERATE_USE_CPU=1, or override _create_accelerator.
+- The losses differ from those of your own loop: the Trainer's data loader shuffles, uses workers
+  and keeps the last partial batch. Pass train_dataloader_kwargs={"shuffle": False, "num_workers":
+  0}. The batch size is per device.
+- The learning rate never changes: pass train() a create_scheduler_fn, which is a function of the
+  optimizer, not a scheduler. Trainer calls scheduler.step() after every step.
+- With TrainerWithTimmScheduler, the learning rate never changes: it calls scheduler.step_update()
+  after every step, but scheduler.step() only after the evaluation of an epoch. Pass an
+  eval_dataset.
+- gradient_clip_value clips each gradient value, as clip_grad_value_() does; it does not limit the
+  norm.
+- The loss uses several model outputs, or a batch is a dictionary: override
+  calculate_train_batch_loss(). It must return {"loss": ..., "model_outputs": ..., "batch_size":
+  ...}.
+- Progress bars fill the log: pass Trainer your own callbacks=.... They replace all default
+  callbacks, so include MoveModulesToDeviceCallback, which moves the model to the device.
+- Training uses the GPU but should not, or the other way around: Accelerate chooses the device. Set
+  ACCELERATE_USE_CPU=1 to train on the CPU, or override _create_accelerator().
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ try:
 except ImportError:
     Trainer = None
 
-TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # of the first loss
+TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss
 BATCH = 64
 
 
@@ -66,7 +72,7 @@ def schedule(optimizer: Any, steps: int) -> Any:
 
 
 def train_plain(epochs: int, device: str) -> list[float]:
-    """The loop by hand; the mean loss of every epoch."""
+    """A hand-written loop; returns the mean loss of every epoch."""
     model, optimizer, data = parts(device)
     loader = DataLoader(data, BATCH)
     scheduler = schedule(optimizer, epochs * len(loader))
@@ -86,7 +92,7 @@ def train_plain(epochs: int, device: str) -> list[float]:
 
 
 def train_by_trainer(epochs: int, device: str) -> list[float]:
-    """The same by the Trainer; the mean loss of every epoch, from its history."""
+    """The same training with the Trainer; returns the mean loss of every epoch."""
     os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower()
     model, optimizer, data = parts("cpu")  # the callback moves it
     trainer = Trainer(
@@ -102,7 +108,7 @@ def train_by_trainer(epochs: int, device: str) -> list[float]:
         per_device_batch_size=BATCH,
         gradient_clip_value=0.01,
         create_scheduler_fn=lambda prepared: schedule(prepared, steps),
-        train_dataloader_kwargs={"shuffle": False, "num_workers": 0},  # by default it shuffles
+        train_dataloader_kwargs={"shuffle": False, "num_workers": 0},  # it shuffles by default
     )
     return list(trainer.run_history.get_metric_values("train_loss_epoch"))
 
@@ -111,10 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=10, help="epochs of eight steps")
+    parser.add_argument("--steps", type=int, default=10, help="epochs (8 steps each)")
     asked = parser.parse_args(argv)
     if Trainer is None:
-        print("skipped: it is not installed here (pip install pytorch-accelerated)")
+        print("skipped: pytorch-accelerated is not installed (pip install pytorch-accelerated)")
         return 0
     runs: list[torch.Tensor] = []
     for train in (train_plain, train_by_trainer):
@@ -132,9 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit = TOLERANCE[asked.device]
     held = off <= limit and bool(plain[-1] < plain[0])
     print(
-        f"{'proved' if held else 'not proved'}: the Trainer matches the loop by hand: no epoch's"
-        f" mean loss differs by more than {off:.1e} of the first (tolerance {limit:.0e}), over"
-        f" {len(ours)} epochs; it fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+        f"{'proved' if held else 'not proved'}: the Trainer matches the hand-written loop over"
+        f" {len(ours)} epochs: mean losses within {off:.1e}, relative to the first (tolerance"
+        f" {limit:.0e}); the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
     )
     return 0 if held else 1
 

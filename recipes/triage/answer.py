@@ -1,7 +1,7 @@
-"""Answer a new issue that contains a report: diagnose its text, and comment with the result.
+"""Diagnose the text of a new GitHub issue, and post the result as a comment.
 
-Run by action.yml. The issue's text goes from the event file into a file. It is never part of a
-command line, so nothing in it can be executed.
+action.yml runs this script. The text of the issue is copied from GitHub's event file to a temporary
+file. It is never part of a command line, so nothing in it can be executed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> int:
         asked = ["--from", str(report), "--as-of", issue["created_at"][:10]]
         judged = checked([*asked, "--json"])
         if judged is None or not worth_saying(json.loads(judged)):
-            sys.stdout.write("No comment: no known cause in this issue.\n")
+            sys.stdout.write("No comment posted: no known cause in this issue.\n")
             return 0
         comment = Path(folder) / "comment.md"
         comment.write_text(checked([*asked, "--markdown"]) or "", encoding="utf-8")
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def checked(asked: list[str]) -> str | None:
-    """What the check prints; None if the text cannot be read."""
+    """The output of `cudadoctor check`; None if the text cannot be read."""
     ran = subprocess.run(
         [*CUDADOCTOR, "check", *asked], capture_output=True, timeout=LIMIT_S, check=False
     )
@@ -48,7 +48,7 @@ def checked(asked: list[str]) -> str | None:
 
 
 def worth_saying(document: dict[str, Any]) -> bool:
-    """Whether a cause was found, or a command is known whose output would decide."""
+    """Whether a cause was found, or there is a command whose output would settle the question."""
     open_causes = {candidate["cause"] for candidate in document["candidates"]} - {
         "not-environment",
         "torch-bug",
@@ -57,7 +57,7 @@ def worth_saying(document: dict[str, Any]) -> bool:
 
 
 def posted(number: int, comment: Path) -> int:
-    """Post the comment; gh logs in with GH_TOKEN."""
+    """Post the comment; gh authenticates with GH_TOKEN."""
     command = ["gh", "issue", "comment", str(number), "--body-file", str(comment)]
     command += ["--repo", os.environ["GITHUB_REPOSITORY"]]
     return subprocess.run(command, timeout=LIMIT_S, check=False).returncode

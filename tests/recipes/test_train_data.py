@@ -22,9 +22,9 @@ from train_fixtures import (
 
 RECIPES = (
     Recipe("cached_data.py", says=("256 decoded here", "1280 decoded here")),
-    Recipe("sequence_length.py", says=("95 % have at most 63 tokens, 99 % at most 94",)),
+    Recipe("sequence_length.py", says=("95% of samples have at most 63 tokens, 99% at most 94",)),
     Recipe("smaller_model.py", says=("student alone", "student taught")),
-    Recipe("notebook_images.py", says=("preinstalled: torch==", "would do: ")),
+    Recipe("notebook_images.py", says=("preinstalled: torch==", "recommended: ")),
 )
 WORKERS = Recipe(
     "cached_data.py",
@@ -127,16 +127,16 @@ MISTAKES = (
     ),
 )
 PLACES: tuple[tuple[dict[str, str], str], ...] = (
-    ({}, "no image that is known here"),
+    ({}, "unknown image"),
     ({"COLAB_RELEASE_TAG": "release-colab"}, "Google Colab /content/drive/MyDrive (after"),
     (
         {"KAGGLE_KERNEL_RUN_TYPE": "Interactive", "COLAB_RELEASE_TAG": "release-colab"},
-        "Kaggle /kaggle/working (with Persistence or Save Version)",
+        "Kaggle /kaggle/working (with Persistence on, or after Save Version)",
     ),
 )
 SITUATIONS = (
     ((True, True, True), "python -m pip list"),
-    ((True, False, False), "Kaggle: choose a machine"),
+    ((True, False, False), "Kaggle: select a GPU"),
     ((True, True, False), "cudadoctor check"),
     ((False, True, False), "cudadoctor fix"),
     ((False, False, False), "python -m pip list"),

@@ -26,8 +26,8 @@ from train_fixtures import (
 )
 
 ABSENT = (
-    Recipe("with_accelerate.py", ends="skipped: accelerate is not installed here"),
-    Recipe("with_pytorch_accelerated.py", ends="skipped: it is not installed here"),
+    Recipe("with_accelerate.py", ends="skipped: accelerate is not installed"),
+    Recipe("with_pytorch_accelerated.py", ends="skipped: pytorch-accelerated is not installed"),
     Recipe("with_deepspeed.py", ends="skipped: the config was written", says=('"stage": 1',)),
 )
 SCRIPTS = [recipe.script for recipe in ABSENT]

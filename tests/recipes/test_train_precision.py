@@ -65,8 +65,8 @@ MISTAKES = (
         "not clipped at all",
         (
             (
-                "have their real length\n        torch.nn.utils.clip_grad_norm_",
-                "have their real length\n        (lambda *_: None)",
+                "have their real norm\n        torch.nn.utils.clip_grad_norm_",
+                "have their real norm\n        (lambda *_: None)",
             ),
         ),
     ),

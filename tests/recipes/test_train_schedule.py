@@ -22,10 +22,10 @@ from train_fixtures import (
 )
 
 RECIPES = (
-    Recipe("early_stopping.py", says=("to the end      80 epochs", "early stopping")),
+    Recipe("early_stopping.py", says=("all epochs      80 epochs", "early stopping")),
     Recipe("one_cycle.py", says=("constant 0.1", "one cycle")),
-    Recipe("largest_batch.py", says=("218 fit, 219 do not; 0 bytes are left",)),
-    Recipe("profiling.py", says=("calls  aten::addmm", "10 of the 10 costliest")),
+    Recipe("largest_batch.py", says=("218 samples fit, 219 do not; 0 bytes leaked",)),
+    Recipe("profiling.py", says=("calls  aten::addmm", "10 of the 10 most expensive")),
 )
 SCRIPTS = [recipe.script for recipe in RECIPES]
 RAISED = "            raise\n"

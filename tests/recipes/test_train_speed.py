@@ -38,7 +38,7 @@ RECIPES = (
     Recipe("channels_last.py", says=("9 of 9 layers",)),
     Recipe("fused_optimizers.py", says=("AdamW fused", "SGD foreach")),
     Recipe("dataloader.py", says=("0 workers", "2 workers"), warnings=("error::FutureWarning",)),
-    Recipe("prefetch.py", says=("skipped: the copy stream: ", "100 of 100 batches")),
+    Recipe("prefetch.py", says=("skipped: the copy stream, ", "100 of 100 batches")),
 )
 SCRIPTS = [recipe.script for recipe in RECIPES]
 COMPILES_NOTHING = ("--backend", "aot_eager", "--steps", "20")
@@ -159,7 +159,7 @@ def test_without_a_compiler_the_reason_is_said(python_cpu: str, tmp_path: Path) 
     nothing = {"PATH": str(tmp_path), "CXX": "g++-that-is-not-there"}
     result = ran(python_cpu, TRAIN / "torch_compile.py", variables=nothing)
     assert result.code == 0
-    assert result.last.startswith("skipped: torch.compile needs a compiler, and PATH has none"), (
+    assert result.last.startswith("skipped: torch.compile needs a compiler, but none of"), (
         result.lines
     )
 

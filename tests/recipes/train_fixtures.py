@@ -16,7 +16,7 @@ SECTIONS = (
     "What it does:",
     "When it helps:",
     "When it hurts:",
-    "How to see it:",
+    "How to check:",
     "Troubleshooting:",
 )
 LIMIT_S = 240
@@ -24,7 +24,7 @@ ABORTED = "terminate called without an active exception"
 """Seldom a process with Gloo ends so, after its last line: a thread of torch outlives its owner."""
 HELP = ("--help",)
 STRICT = ("error::DeprecationWarning", "error::FutureWarning")
-LONGEST = 150  # lines; a script that is read in one go
+LONGEST = 135  # lines of code after the docstring; a script that is read in one go
 ALL_HELP = """
 import contextlib, io, json, runpy, sys
 said = {}
@@ -243,8 +243,9 @@ def breaches(script: Path) -> list[str]:
     found: list[str] = []
     if -1 in places or places != sorted(places):
         found.append(f"the docstring has not {', '.join(SECTIONS)} in this order: {places}")
-    if len(text.splitlines()) > LONGEST:
-        found.append(f"{len(text.splitlines())} lines are more than {LONGEST}")
+    lines = len(text.splitlines()) - (tree.body[0].end_lineno or 0)
+    if lines > LONGEST:
+        found.append(f"{lines} lines of code are more than {LONGEST}")
     if "def main(argv: Sequence[str] | None = None) -> int:" not in text:
         found.append("no main(argv)")
     if not text.rstrip().endswith("raise SystemExit(main())"):
