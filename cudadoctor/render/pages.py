@@ -49,8 +49,8 @@ torch-missing.
 Fix: first install torch and the build tools (`python -m pip install setuptools wheel ninja`), then
 install the package with `--no-build-isolation`.""",
     "fork-after-init": """\
-A forked process inherits its parent's CUDA state, but that state works only in the parent. This
-happens with multiprocessing on Linux, and with DataLoader workers whose dataset uses the GPU.
+A forked process inherits its parent's CUDA state, but that state works only in the parent. The
+error occurs with multiprocessing on Linux, and with DataLoader workers whose dataset uses the GPU.
 
 Check by hand: look for CUDA calls that run at import time or before the workers start, such as
 .cuda() or .to("cuda").
@@ -83,7 +83,7 @@ anything else, and load checkpoints with map_location. Do not set NCCL_MULTI_RAN
 hides the mistake.""",
     "slow-dataloader": """\
 The GPU waits while the CPU reads and prepares batches: GPU utilization is low, and CPU cores are
-busy. Low utilization alone does not prove this; a measurement does.
+busy. Low utilization alone does not prove that data loading is the bottleneck; a measurement does.
 
 Check by hand: `cudadoctor bench -- python train.py` measures your own training. You can also train
 on one batch that stays in memory: if that is much faster, data loading is the bottleneck.

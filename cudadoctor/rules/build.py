@@ -207,8 +207,8 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
     compare `torch.cuda.get_arch_list()` with `torch.cuda.get_device_capability()`.
 
     If the build contains PTX (compute_90) and the driver is new enough, the driver compiles the
-    PTX for a newer GPU. torch then starts slowly and its libraries may lack kernels, so this is a
-    warning.
+    PTX for a newer GPU. torch then starts slowly and its libraries may lack kernels, so the
+    finding is a warning.
 
     Fix: install a build with code for the GPU. Blackwell needs a build for CUDA 12.8 or newer. A
     newer driver, a CUDA toolkit or TORCH_CUDA_ARCH_LIST does not help, because none of them
@@ -227,8 +227,8 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
 
     Newer builds drop support for older GPUs. Maxwell and Pascal are supported by the cu126 builds
     (up to torch 2.14.1), Volta by the cu126 builds and some cu128 builds, and Kepler by CUDA 11
-    builds. If an old card is installed next to a supported one, this is a warning: hide the old
-    card with CUDA_VISIBLE_DEVICES.
+    builds. If an old card is installed next to a supported one, the finding is only a warning:
+    hide the old card with CUDA_VISIBLE_DEVICES.
 
     Fix: install a build with code for the GPU. Do not change the driver for this: a newer driver
     may drop support for the GPU altogether.
@@ -293,8 +293,9 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     """torch itself has code for it, but convolutions and RNNs fail: cuDNN 9.11 and later need
     compute capability 7.5, and this GPU has {capability}.
 
-    To support these GPUs, the cu126 builds of torch keep an older cuDNN. Builds from conda or a
-    distribution have a newer cuDNN, and so do environments in which cuDNN was upgraded.
+    To support GPUs below compute capability 7.5, the cu126 builds of torch keep an older cuDNN.
+    Builds from conda or a distribution have a newer cuDNN, and so do environments in which cuDNN
+    was upgraded.
 
     Look-alikes: if torch's own cuDNN supports the GPU but another copy is used, the cause is
     cudnn-shadowed or nvidia-wheels-mixed.
@@ -381,8 +382,8 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if no Python version on this system would work, the cause is platform-unsupported.
     If another index has the wheel, the cause is torch-index-wrong.
 
-    Fix: create an environment with a Python version that has wheels. Building torch from source
-    for this is not worth the effort. Leave the system's own Python as it is.
+    Fix: create an environment with a Python version that has wheels. It is not worth building
+    torch from source for a different Python version. Leave the system's own Python as it is.
     """
     ancient = _is_ancient(m, kb)
     if not ancient and need(m.torch.installed, "torch.installed"):

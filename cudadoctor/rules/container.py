@@ -197,7 +197,7 @@ def container_gpu_lost(m: Machine) -> Answer:
     Look-alikes: if the error is "Permission denied" (EACCES), the cause is device-permission,
     which is a matter of group membership.
 
-    Fix: restart the container. To prevent this from happening again, create links for the GPUs
+    Fix: restart the container. To keep it from losing the GPUs again, create links for the GPUs
     under /dev/char (`nvidia-ctk system create-dev-char-symlinks --create-all` on the host), or
     start containers with CDI (`--device nvidia.com/gpu=all`).
     """

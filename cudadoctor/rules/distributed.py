@@ -266,7 +266,7 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     different models. In a virtual machine, the hypervisor decides whether P2P is available. In
     these cases, there is nothing to fix. Two identical data center GPUs under one PCIe root do
     support P2P. If the driver does not offer it for them, the firmware, an IOMMU or a module
-    option is blocking it, and this is a warning.
+    option is blocking it, and the finding is a warning.
 
     To check by hand: `nvidia-smi topo -p2p r` shows the P2P status of all GPU pairs.
 

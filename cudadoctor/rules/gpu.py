@@ -64,9 +64,8 @@ def gpu_not_detected(m: Machine) -> Answer:
     torch build can make a missing GPU appear.
 
     Look-alikes: if the PCI bus shows a GPU, the cause is driver-not-installed or
-    driver-not-loaded. A container sees the PCI bus of its host; if a GPU shows up in a container,
-    the cause is container-no-gpu. If the GPU was there earlier and has disappeared, the cause is
-    gpu-lost.
+    driver-not-loaded. In a container, which sees the PCI bus of its host, the cause is
+    container-no-gpu. If the GPU was there earlier and has disappeared, the cause is gpu-lost.
 
     Fix: in the cloud or in a virtual machine, choose an instance with an NVIDIA GPU or pass a GPU
     through. On a laptop, hybrid graphics may have turned the GPU off (on Ubuntu, check with
@@ -131,8 +130,8 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     Kepler (K80), 580 is the last for Maxwell, Pascal and Volta (GTX 900 and 10 series, V100), and
     570 is the first for Blackwell (RTX 50 series). `nvidia-smi` says "No devices were found", or
     that it cannot communicate with the driver, because the module unloads if it finds no supported
-    GPU. `sudo dmesg | grep NVRM` shows the kernel module's message. This usually happens after a
-    driver update.
+    GPU. `sudo dmesg | grep NVRM` shows the kernel module's message. The usual trigger is a driver
+    update.
 
     Look-alikes: if the branch is right and only the type of kernel module (open or proprietary) is
     wrong, the cause is driver-wrong-flavour.

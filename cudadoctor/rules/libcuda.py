@@ -220,7 +220,7 @@ def uvm_not_loaded(m: Machine) -> Answer:
     the first CUDA program creates it.
 
     Look-alikes: if the module is loaded and its device file can be opened, CUDA most likely broke
-    when the machine was suspended. Reload the module. To prevent this from happening again, set
+    when the machine was suspended. Reload the module. To keep CUDA working after a suspend, set
     NVreg_PreserveVideoMemoryAllocations=1 and enable the services nvidia-suspend and
     nvidia-resume.
 

@@ -260,9 +260,9 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
     first.
 
     cuda-lib-shadowed covers the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND,
-    cuSOLVER and NVSHMEM. An older copy lacks functions; a newer copy of the same major version
-    works and is reported as a warning. LD_LIBRARY_PATH overrides DT_RUNPATH but not DT_RPATH, so
-    cudadoctor reads these tags of each library.
+    cuSOLVER and NVSHMEM. An older copy of a library lacks functions; a newer copy of the same
+    major version works and is reported as a warning. LD_LIBRARY_PATH overrides DT_RUNPATH but not
+    DT_RPATH, so cudadoctor reads these tags of each library.
 
     Fix: start the program without the environment variable that points to the wrong copy of the
     library.
@@ -379,8 +379,8 @@ def libstdcxx_old(m: Machine) -> Answer:
     libstdc++ first.
 
     The error is "version `GLIBCXX_...' not found" and names the library file that is too old. In a
-    conda environment, this is often conda's own older copy, or the system's copy that is loaded
-    instead of conda's newer one.
+    conda environment, that file is often conda's own older copy, or the system's copy that is
+    loaded instead of conda's newer one.
 
     Look-alikes: if the message says GLIBC instead of GLIBCXX, the whole system is too old, and the
     cause is platform-unsupported.

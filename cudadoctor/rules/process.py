@@ -285,11 +285,11 @@ def memory_held_by_others(m: Machine) -> Answer:
     `nvidia-smi` lists the processes that use the memory. Memory that no listed process uses
     belongs to another container, to another user, or to a process that crashed.
 
-    On machines with unified memory (Jetson, GB10), the page cache counts as used memory, so this
-    cause is not reported.
+    On machines with unified memory (Jetson, GB10), the page cache counts as used memory, so
+    out-of-memory is not reported.
 
-    Look-alikes: if the GPU is nearly empty before your program starts, this is not the cause: your
-    model or your batch is too large.
+    Look-alikes: if the GPU is nearly empty before your program starts, your model or your batch is
+    too large.
 
     Fix: stop your own processes that you no longer need, or use another GPU. Leave other users'
     processes alone.
@@ -340,9 +340,9 @@ def too_few_files(m: Machine) -> Answer:
 
     Look-alikes: if the error is a bus error or errno 28, the cause is shm-too-small.
 
-    Fix: run `ulimit -n 65536` before you start the program. To make this permanent, use a file in
-    /etc/security/limits.d for a user, `--ulimit nofile=65536` for a container, or LimitNOFILE for
-    a systemd service. Slurm uses the limit of the shell that submits the job
+    Fix: run `ulimit -n 65536` before you start the program. To raise the limit permanently, use a
+    file in /etc/security/limits.d for a user, `--ulimit nofile=65536` for a container, or
+    LimitNOFILE for a systemd service. Slurm uses the limit of the shell that submits the job
     (PropagateResourceLimits). In the program itself,
     torch.multiprocessing.set_sharing_strategy("file_system") needs fewer open files.
     """
@@ -428,8 +428,8 @@ def broken_by_environment(m: Machine) -> Answer:
     CUDA_VISIBLE_DEVICES.
 
     LD_LIBRARY_PATH, LD_PRELOAD or CUDA_VISIBLE_DEVICES loads a library that comes between the
-    program and the driver, or hides the GPU. To find out which variable it is, unset them one at a
-    time.
+    program and the driver, or hides the GPU. To find the variable that breaks CUDA, unset them one
+    at a time.
 
     Look-alikes: if only CUDA_VISIBLE_DEVICES is to blame, the cause is visible-devices-hides-gpu.
     If another libcuda is loaded, the cause is libcuda-stub or cuda-compat-conflict.

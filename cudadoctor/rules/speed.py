@@ -457,8 +457,9 @@ def persistence_off(m: Machine) -> Answer:
     takes seconds. The delay is hardly noticeable with one GPU, so this finding is reported only
     for four or more GPUs.
 
-    Fix: `sudo nvidia-smi -pm 1` keeps all GPUs initialized until the next restart. To make this
-    permanent, run the nvidia-persistenced service with the option --persistence-mode.
+    Fix: `sudo nvidia-smi -pm 1` keeps all GPUs initialized until the next restart. To keep
+    persistence mode on permanently, run the nvidia-persistenced service with the option
+    --persistence-mode.
     """
     off = _which(m, lambda gpu: gpu.persistence is False)
     if len(off) < _MANY or not bare(m):
