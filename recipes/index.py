@@ -81,7 +81,8 @@ Scripts and files that you can copy into your own project:
 
 To measure the techniques on your own machine, run `cudadoctor bench`. This table shows results from
 other machines. Each result is the number of samples per second relative to the baseline of the same
-workload (1.50x means 50% more), with its confidence interval, and the memory use if it changed.
+workload (1.50x means 50% more), with its uncertainty range in parentheses. If the memory use
+changed, it is also shown relative to the baseline.
 
 "no difference" means that the difference is smaller than the measurement noise. The column "old
 GPU" covers GPUs older than Turing; Ada counts as Ampere. If a technique is "not benchmarked", the

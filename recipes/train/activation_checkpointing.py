@@ -1,8 +1,8 @@
 """Activation checkpointing: recompute activations in the backward pass instead of storing them.
 
-What it does: a checkpointed block stores only its input; the backward pass runs the block's forward
-pass again to recompute the rest. Instead of the activations of every layer, memory holds the input
-of every block and the activations of one block at a time.
+What it does: a checkpointed block stores only its input; the backward pass recomputes everything
+else by running the forward pass of the block again. Instead of the activations of every layer,
+memory holds the input of every block and the activations of one block at a time.
 
 When it helps: activations take up most of the memory, as with long sequences, large images or deep
 networks. Checkpoint the blocks that repeat, such as each transformer layer. Checkpointing the whole
@@ -12,8 +12,9 @@ When it hurts: each checkpointed block runs its forward pass twice in every step
 and optimizer state take as much memory as before. If you have memory to spare, do not use
 activation checkpointing.
 
-How to check: compare the peak memory on a GPU. On any device, this script also counts the bytes
-that autograd saves for the backward pass, using torch.autograd.graph.saved_tensors_hooks.
+How to check: compare the peak memory on a GPU with and without checkpointing. On any device, this
+script also counts the bytes that autograd saves for the backward pass, using
+torch.autograd.graph.saved_tensors_hooks.
 
 Troubleshooting:
 - "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly": pass
@@ -25,7 +26,7 @@ Troubleshooting:
   something that has changed since (a counter, a cache, the time). Make the block a pure function of
   its inputs.
 - With dropout, checkpointing changes the loss: preserve_rng_state is False, or the dropout uses its
-  own random generator. The default, True, repeats the same dropout masks.
+  own random generator. The default value, True, repeats the same dropout masks.
 - Autocast needs no extra care: the recomputation runs under the same autocast settings as the
   original forward pass. To verify this, run the script with --bf16.
 - BatchNorm updates its running statistics twice per step: once in the forward pass and once in the

@@ -12,9 +12,9 @@ support bf16 at all; use fp16 on these GPUs (amp_fp16.py). Small models are limi
 overhead, not by arithmetic. Operations that need more than 8 bits of precision (long sums,
 distances, losses) must stay in fp32; autocast handles the common ones.
 
-How to check: compare the time per step and the peak memory. A GPU supports bf16 natively if
-torch.cuda.get_device_capability() >= (8, 0). Do not rely on torch.cuda.is_bf16_supported(): it also
-returns True if bf16 is only emulated.
+How to check: compare the time per step and the peak memory with and without autocast. A GPU
+supports bf16 natively if torch.cuda.get_device_capability() >= (8, 0). Do not rely on
+torch.cuda.is_bf16_supported(): it also returns True if bf16 is only emulated.
 
 Troubleshooting:
 - "CUBLAS_STATUS_NOT_SUPPORTED": GPUs older than Volta cannot multiply bf16 matrices. This script

@@ -6,15 +6,15 @@ would become zero. GradScaler multiplies the loss by a large factor, divides the
 same factor before the update, and skips steps whose gradients overflowed.
 
 When it helps: you have a GPU with tensor cores (Volta, Turing or newer), and the layers are wide
-enough to keep it busy. Activations take half the memory. Turing has no fast bf16, so use fp16
-there.
+enough to keep it busy. Activations take half the memory. Turing has no fast bf16, so use fp16 on
+Turing.
 
 When it hurts: on GPUs without tensor cores (older than Volta, and the GTX 16 series), the casts can
 cost more time than they save. Small models are limited by Python overhead, not by arithmetic. If
 bf16 is fast on your GPU (Ampere and newer), use bf16, which needs no scaler (amp_bf16.py).
 
-How to check: compare the time per step and the peak memory, log scaler.get_scale() over time, and
-count the gradients that are exactly zero.
+How to check: compare the time per step and the peak memory with and without autocast, log
+scaler.get_scale() over time, and count the gradients that are exactly zero.
 
 Troubleshooting:
 - The loss is noisy or does not fall: small gradients underflow in fp16. Use GradScaler.

@@ -1,4 +1,4 @@
-"""Cache preprocessed data in memory, and augment it again in every epoch.
+"""Cache preprocessed data in memory, but augment it again in every epoch.
 
 What it does: deterministic preprocessing (decoding, resizing) runs once per sample, and the result
 stays in memory. Random augmentation (flip, crop, noise) runs after the cache, so each epoch sees
@@ -6,11 +6,11 @@ different samples.
 
 When it helps: decoding takes longer than the training step, and the decoded data fits in memory.
 
-When it hurts: you train for a single epoch only, or the decoded data is larger than memory. To
-shrink the cache, store resized images as uint8, or keep the cache on disk.
+When it hurts: you train for only one epoch, or the decoded data is larger than memory. To shrink
+the cache, store resized images as uint8, or keep the cache on disk.
 
-How to check: compare the time per step after the first epoch, and watch the memory use of the
-process.
+How to check: compare the time per step after the first epoch, with and without the cache, and watch
+the memory use of the process.
 
 Troubleshooting:
 - The training loss falls faster but the validation loss rises: samples were cached after

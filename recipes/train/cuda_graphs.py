@@ -7,10 +7,12 @@ from Python.
 When it helps: each step runs many short kernels, the GPU waits for the host to launch them, and the
 shapes are the same in every step.
 
-When it hurts: shapes change, or a step needs the host (.item(), a condition on a value). A CUDA
-graph never releases its memory while it exists, and steps made of large kernels gain nothing.
+When it hurts: shapes change, or a step needs the host (for example, for .item() or a condition on a
+computed value). A CUDA graph never releases its memory while it exists, and steps made of large
+kernels gain nothing.
 
-How to check: compare the time per step; in a profile, the gaps between kernels disappear.
+How to check: compare the time per step with and without the graph. In a profile, the gaps between
+kernels should disappear.
 
 Troubleshooting:
 - "operation not permitted when stream is capturing": something in the step synchronizes with the

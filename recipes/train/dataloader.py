@@ -26,14 +26,15 @@ Troubleshooting:
 - "DataLoader worker (pid 123) is killed by signal: Bus error. It is possible that dataloader's
   workers are out of shared memory", "unable to write to file </torch_...>": /dev/shm is too small
   (64 MB by default in Docker and Kubernetes). In Docker, use docker run --shm-size=8g or
-  --ipc=host. In Kubernetes, mount an emptyDir with medium: Memory at /dev/shm. Otherwise, use fewer
-  workers.
+  --ipc=host. In Kubernetes, mount an emptyDir with medium: Memory at /dev/shm. You can also use
+  fewer workers.
 - "killed by signal: Killed", "WinError 1455" (paging file): the machine is out of memory. Use fewer
   workers.
 - "Too many open files": raise the limit with ulimit -n, or call
   torch.multiprocessing.set_sharing_strategy("file_system").
-- With persistent_workers=True, the order of the second epoch changes: the loader draws worker seeds
-  from its generator only once instead of in every epoch. Give the sampler its own generator.
+- With persistent_workers=True, the sample order of the second epoch changes: the loader draws
+  worker seeds from its generator only once instead of in every epoch. Give the sampler its own
+  generator.
 - Augmentation depends on the number of workers: each worker has its own random generator. Use a
   separate seed for each sample.
 """

@@ -21,8 +21,9 @@ does. In a profile, all_reduce should overlap with the backward pass.
 Troubleshooting:
 - All processes use GPU 0: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before you
   create the model.
-- Every epoch has the same order: call sampler.set_epoch(epoch) at the start of each epoch.
-- Every process trains on all of the data: the DataLoader has no DistributedSampler.
+- Samples come in the same order in every epoch: call sampler.set_epoch(epoch) at the start of each
+  epoch.
+- Every process trains on all of the data: pass a DistributedSampler to the DataLoader.
 - Evaluation counts some samples twice: DistributedSampler pads the data so that every process gets
   the same number of samples.
 - BatchNorm computes its statistics from only one process's part of the batch: use
@@ -30,7 +31,7 @@ Troubleshooting:
 - "Expected to have finished reduction in the prior iteration": pass find_unused_parameters=True to
   DistributedDataParallel.
 - "Watchdog caught collective operation timeout": code under `if rank == 0:` contains an operation
-  that all processes must run.
+  that all processes must run. Move that operation out of the `if` block.
 - "environment variable RANK expected, but not set": start the script with torchrun.
 - Training on several machines hangs at the start: set NCCL_SOCKET_IFNAME to the network interface
   to use.

@@ -15,8 +15,8 @@ How to check: look at the validation loss of each epoch. This script prints whic
 lowest one.
 
 Troubleshooting:
-- The last weights are used instead of the best: restore the best weights after the loop, even if
-  training ran for all epochs.
+- The model keeps the last weights instead of the best: restore the best weights after the loop,
+  even if training ran for all epochs.
 - The saved "best" weights are the same as the last ones: model.state_dict() returns the live
   tensors. Copy them, as this script does, or use torch.save().
 - BatchNorm and dropout distort the validation loss: call model.eval() before evaluation and
@@ -24,10 +24,10 @@ Troubleshooting:
 - Training stops much too early: raise patience, which counts evaluations, not batches. If min_delta
   is larger than the improvement of one epoch, lower it.
 - Training never stops: with min_delta=0, rounding errors count as progress. A condition such as
-  `elif loss > best` is False for nan, so nothing is counted; count in `else`, and stop at once if
-  the loss is not finite.
+  `elif loss > best` is False for nan, so the epoch is not counted. Count it in `else`, and stop at
+  once if the loss is not finite.
 - The reported score is too good: the best epoch was chosen on the validation set. Report the score
-  on a third set.
+  on a separate test set.
 - Under DDP, some processes stop early and the others hang: all processes must make the same
   decision. Average the validation loss with all_reduce first.
 """

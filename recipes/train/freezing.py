@@ -11,20 +11,20 @@ When it hurts: the new task needs different features. In that case, unfreeze the
 train them with a small learning rate. Precomputed features also rule out augmentation, unless you
 compute them for augmented copies of the data.
 
-How to check: compare the time per step, and count the parameters that learn with sum(p.numel() for
-p in model.parameters() if p.requires_grad).
+How to check: compare the time per step with and without freezing, and count the parameters that
+learn with sum(p.numel() for p in model.parameters() if p.requires_grad).
 
 Troubleshooting:
 - The frozen part of the model still changes: BatchNorm updates its running statistics in train
   mode, and model.train() switches the backbone back to train mode. Call backbone.eval() after every
   model.train().
 - "element 0 of tensors does not require grad and does not have a grad_fn": all layers are frozen,
-  or the whole forward pass ran under torch.no_grad(). Only the backbone may run under it.
+  or the whole forward pass ran under torch.no_grad(). Run only the backbone under torch.no_grad().
 - Layers that you unfroze do not learn: the optimizer does not have their parameters. Add them with
   optimizer.add_param_group().
 - Do not precompute gradients and reuse them: a gradient is valid only for the weights at which it
-  was computed, and after one step those weights have changed. Only the features of the frozen part
-  are constant. This script shows how reused gradients change the loss.
+  was computed, and every optimizer step changes them. Only the features of the frozen part are
+  constant. This script shows how reused gradients change the loss.
 - "Expected to have finished reduction in the prior iteration": freeze the layers before you wrap
   the model in DDP.
 """

@@ -14,7 +14,7 @@ When it hurts: foreach needs temporary copies as large as the parameters, which 
 nearly full GPU (use fused=True or foreach=False there). With a few large tensors, the gain is
 small.
 
-How to check: compare the milliseconds of optimizer.step() alone, which this script prints. In a
+How to check: this script prints how many milliseconds optimizer.step() takes in each variant. In a
 profile, look for "Optimizer.step".
 
 Troubleshooting:
@@ -132,9 +132,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     held = learned and all(value <= limit for value in off.values())
     far = ", ".join(f"{name} {value:.1e}" for name, value in off.items() if "for-loop" not in name)
     print(
-        f"{'proved' if held else 'not proved'}: after {asked.steps} updates, the weights differ"
-        f" from the for-loop's by at most {far}"
-        f" of the largest weight (tolerance {limit:.0e})"
+        f"{'proved' if held else 'not proved'}: after {asked.steps} updates, the largest"
+        f" differences from the for-loop's weights, relative to the largest weight, are {far}"
+        f" (tolerance {limit:.0e})"
     )
     return 0 if held else 1
 

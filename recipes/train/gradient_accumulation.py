@@ -10,16 +10,17 @@ same recipe on a smaller GPU. With several GPUs, gradients are exchanged less of
 When it hurts: training does not get faster, because the same arithmetic runs in more, smaller
 passes. BatchNorm sees only micro-batches, so its statistics differ from those of the large batch.
 
-How to check: the losses must match those of the large batch, and the peak memory on a GPU should be
-lower.
+How to check: compare with training on the large batch. The losses must match, and the peak memory
+on a GPU should be lower.
 
 Troubleshooting:
 - The result is wrong if the last micro-batch is smaller than the others: loss /
   number_of_micro_batches gives its samples too much weight (this script shows the error). Weight
   each loss by its number of samples, or by its number of target tokens if the loss is a mean over
   tokens.
-- The loss explodes, or the learning rate seems too high: the sum of the losses was not divided at
-  all. Divide it, and use the learning rate of the large batch.
+- The loss explodes, or the learning rate seems too high: the losses of the micro-batches were
+  summed without weights. Weight each loss by its share of the samples, and use the learning rate of
+  the large batch.
 - The last micro-batches of an epoch are never used: `if (i + 1) % n == 0` skips an incomplete group
   at the end. Call optimizer.step() after the last micro-batch too.
 - "Trying to backward through the graph a second time": you added up the losses and called

@@ -4,8 +4,8 @@ What it does: clip_grad_norm_() scales the gradients down if their norm exceeds 
 GradScaler, the gradients are multiplied by the loss scale (65536 at first), so you must unscale
 them before you clip. The order is: backward, unscale_, clip, step, update.
 
-When it helps: occasional huge gradients would ruin the weights, as in transformers, recurrent
-networks and reinforcement learning.
+When it helps: occasional huge gradients would destroy what the model has learned, as in
+transformers, recurrent networks and reinforcement learning.
 
 When it hurts: a limit below the usual norm shortens every step, which amounts to a lower learning
 rate. On a GPU, error_if_nonfinite=True makes the host wait for the norm in every step.

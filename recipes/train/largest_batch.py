@@ -1,8 +1,8 @@
 """The largest batch that fits: search for it, and recover safely from out-of-memory errors.
 
 What it does: the search runs two training steps with 1, 2, 4 ... samples until memory runs out, and
-then bisects. After each failed attempt, it frees the memory before it tries again. Batches that are
-larger than the result are trained in parts.
+then bisects. After each failed attempt, it frees the memory of that attempt. Batches larger than
+that are then trained in parts.
 
 When it helps: one script runs on GPUs of different sizes, or the GPU has memory to spare.
 
@@ -15,9 +15,9 @@ Troubleshooting:
 - "CUDA out of memory. Tried to allocate" again, with ever smaller batches: you retry inside the
   `except` block, where the exception keeps the tensors of the failed step alive. Leave the block
   before you retry, and keep no reference to the exception.
-- The batch fits in the search but not in training: the search skipped backward() or the second
-  step, in which the optimizer state is in memory too. Train with 90% of the batch size that the
-  search finds.
+- The batch fits in the search but not in training: the search must include backward() and a second
+  step, because the optimizer state is in memory only from the second step on. Train with 90% of the
+  batch size that the search finds.
 - "1.50 GiB is reserved by PyTorch but unallocated": the memory is fragmented because many different
   sizes were allocated. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before you start
   Python, and call torch.cuda.empty_cache() after a failed attempt.

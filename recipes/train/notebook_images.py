@@ -9,16 +9,16 @@ install anything.
 
 When it hurts: the image's torch is too old for your code. In that case, use a different image.
 
-How to check: run the script. `pip install --dry-run -c constraints.txt ...` shows what pip would
-replace.
+How to check: `pip install --dry-run -c constraints.txt ...` shows what pip would replace.
 
 Troubleshooting:
-- "operator torchvision::nms does not exist": one of your requirements replaced the image's torch.
-- "numpy.dtype size changed, may indicate binary incompatibility": restart the kernel.
+- "operator torchvision::nms does not exist": installing a requirement replaced the image's torch.
+  Install your requirements with a constraints file, as this script recommends.
+- "numpy.dtype size changed, may indicate binary incompatibility": restart the notebook kernel.
 - torch.cuda.is_available() is False in a new session: no accelerator was selected. In Colab, select
   one under Runtime > Change runtime type; in Kaggle, under Settings > Accelerator.
 - "no kernel image is available for execution on the device" on Kaggle: the session has a P100,
-  which the installed torch does not support. Select the T4 instead.
+  which the installed torch was not built for. Select the T4 instead.
 - "Temporary failure in name resolution" when pip runs on Kaggle: turn on Settings > Internet.
 - "No module named 'torch'" in an AWS, Google Cloud or Azure image: torch is in an environment that
   the login message names. Activate that environment first.

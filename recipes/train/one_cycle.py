@@ -27,7 +27,7 @@ Troubleshooting:
 - The optimizer's lr has no effect: OneCycleLR overwrites it with max_lr / div_factor.
 - "optimizer must support momentum or beta1 with `cycle_momentum` option enabled": for SGD without
   momentum, pass cycle_momentum=False to OneCycleLR.
-- After a checkpoint is loaded, the learning rate starts over: save and load scheduler.state_dict()
+- The learning rate starts over after a checkpoint is loaded: save and load scheduler.state_dict()
   too.
 - The loss becomes nan near the peak of the learning rate: max_lr is too high. To find a good value,
   raise max_lr until the loss becomes unstable, then halve it.

@@ -9,24 +9,24 @@ them.
 
 When it hurts: pinned memory cannot be swapped out, so too much of it leaves the host short of
 memory. Small batches (token IDs) are copied so fast that there is little to gain. The GPU needs
-memory for one more batch. On a CPU, there is nothing to gain.
+memory for one more batch. Training on a CPU does not benefit, because no copy is needed.
 
-How to check: compare the time per step. In a profile, "Memcpy HtoD (Pinned -> Device)" runs in
-parallel with kernels instead of between them. "Pageable -> Device" means that non_blocking=True had
-no effect.
+How to check: compare the time per step with and without prefetching. In a profile, "Memcpy HtoD
+(Pinned -> Device)" runs in parallel with kernels instead of between them. "Pageable -> Device"
+means that non_blocking=True had no effect.
 
 Troubleshooting:
 - Values change at random, but only under load: the memory of the prefetched batch was reused while
   the model was still reading it. Call tensor.record_stream(torch.cuda.current_stream()) on every
   prefetched tensor.
-- Values are wrong at the start of a step: the model does not wait for the copy. Call
-  stream.wait_event(), as this script does.
+- Values are wrong at the start of a step: the model does not wait for the copy. Call wait_event()
+  on the model's stream, as this script does.
 - Values are wrong on the host: with non_blocking=True, a copy from GPU to CPU returns before the
   data has arrived. Synchronize before you read the data.
 - "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": the tensor is already
-  on the GPU.
-- The last batch is missing: a loop that prefetches must still return the batch that it has when the
-  loader ends.
+  on the GPU. Pin tensors before you copy them to the GPU.
+- The last batch is missing: when the loader ends, a loop that prefetches must still return the
+  batch that it fetched last.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ When it helps: most samples are short. The cost of attention grows with the squa
 length.
 
 When it hurts: truncation removes the end of long samples, which may be the part that matters. With
-torch.compile, every new length is a new shape to compile.
+torch.compile, every new length is a new shape that must be compiled.
 
-How to check: compare the number of tokens and the time per step. With a tokenizer, you get the
-lengths of your own texts with
+How to check: compare the number of tokens and the time per step with and without truncation. To get
+the lengths of your own texts, use your tokenizer:
     lengths = [len(ids) for ids in tokenizer(texts, truncation=False)["input_ids"]]
 
 Troubleshooting:
@@ -20,7 +20,7 @@ Troubleshooting:
   out of range in self" or "device-side assert triggered": pass truncation=True and max_length=...
   to the tokenizer.
 - Training runs out of memory late in an epoch: it has reached the batch with the longest samples.
-  Put that batch first, so that the error occurs at once.
+  Put that batch first in the epoch, so that the error occurs at once.
 - Still a lot of padding: group samples of similar length into batches, or pack several texts into
   one row, with an attention mask.
 """

@@ -2,11 +2,12 @@
 
 What it does: a large model (the teacher), trained once, predicts the probability of each class for
 every sample. A small model (the student) learns these probabilities together with the labels.
-Probabilities carry more information than a label, and they average out single wrong labels that the
-teacher has not memorized.
+Probabilities carry more information than a label, and they average out individual wrong labels that
+the teacher has not memorized.
 
 When it helps: the model must be small where it runs (on a phone, in a browser, for many requests);
-labels are few or partly wrong but unlabeled samples are many; or you have a trained teacher anyway.
+labels are few or partly wrong but unlabeled samples are many; or you already have a trained
+teacher.
 
 When it hurts: the teacher must be trained and run first, which costs time before it saves any. A
 student that is too small for the task will perform poorly regardless. Students also inherit the

@@ -12,8 +12,8 @@ When it hurts: computations that need more than three decimal digits become inac
 matrix inverses, distances computed from products, long recurrences. Under autocast, the setting
 affects only operations that stay in fp32.
 
-How to check: compare a matrix multiplication with its float64 result, as this script does. Nothing
-else is reliable, because the settings exist everywhere but have no effect without the hardware. The
+How to check: compare a matrix multiplication with its float64 result, as this script does. No other
+check is reliable, because the settings exist on all hardware, even where they have no effect. The
 default is "highest", or "high" if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 is set, as in NVIDIA's
 containers.
 
@@ -26,8 +26,8 @@ Troubleshooting:
   reading allow_tf32 or get_float32_matmul_precision() raises this error. Use only one of the two
   APIs in the whole program, including its libraries; set_float32_matmul_precision() works in every
   version.
-- "high" changes nothing on an Ampere or newer GPU: the variable NVIDIA_TF32_OVERRIDE=0 turns TF32
-  off in all NVIDIA libraries.
+- "high" changes nothing on an Ampere or newer GPU: the environment variable NVIDIA_TF32_OVERRIDE=0
+  turns TF32 off in all NVIDIA libraries.
 - Results differ between two GPUs in the third digit: set the precision to "highest". For
   convolutions, also set torch.backends.cudnn.allow_tf32 = False (in torch 2.9 and newer,
   torch.backends.cudnn.conv.fp32_precision = "ieee").

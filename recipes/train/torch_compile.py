@@ -1,8 +1,8 @@
-"""torch.compile: turn the model into generated code, and choose a mode.
+"""torch.compile: generate fused kernels for the model, and choose a mode.
 
-What it does: Dynamo turns the Python code of the forward pass into graphs. Inductor writes fused
+What it does: Dynamo turns the Python code of the forward pass into graphs. Inductor generates fused
 kernels for these graphs and their backward pass, in Triton on a GPU and in C++ on a CPU. The first
-steps are slow, because they compile.
+steps are slow, because they compile the model.
 
 When it helps: the model runs many small operations in a row, with the same shapes for thousands of
 steps. The mode "reduce-overhead" adds CUDA graphs, which help with small batches; "max-autotune"

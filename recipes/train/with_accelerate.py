@@ -3,7 +3,7 @@
 What it does: accelerator.prepare() moves the model and the data to the device and gives each
 process its own batches; accelerator.backward() scales the loss. A config file sets the number of
 processes and the precision. This script writes a config file for the machine it runs on, then
-starts itself with accelerate launch --config_file FILE ...
+starts itself with `accelerate launch --config_file FILE ...`.
 
 When it helps: one script runs on several machines, or you choose between DDP, FSDP and DeepSpeed in
 a config file.

@@ -2,14 +2,14 @@
 
 What it does: ZeRO stage 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also
 the weights; offloading moves the optimizer state to main memory. This script writes a config file
-from its command-line options and trains with it. On several GPUs, run: deepspeed with_deepspeed.py
---stage 2
+from its command-line options and trains with it. On several GPUs, run `deepspeed with_deepspeed.py
+--stage 2`.
 
 When it helps: the model does not fit with DDP, and your code is already built on DeepSpeed. Use the
 lowest stage that fits, and offload only if no stage fits.
 
 When it hurts: DeepSpeed does not pay off for small models, and stage 3 is slow over slow links.
-FSDP2 offers most of its features and does not need a compiler.
+FSDP2 can do most of the same and needs no compiler.
 
 How to check: run `ds_report`. It shows which operators can be built, and the CUDA versions of nvcc
 and torch.

@@ -2,8 +2,8 @@
 
 What it does: Trainer(model, loss, optimizer).train(data) moves the model and the data to the
 device, splits the data across processes, accumulates and clips gradients, and keeps a history of
-the losses. To change a part of the loop, override a method or add a callback. On several GPUs, run:
-accelerate launch train.py
+the losses. To change a part of the loop, override a method or add a callback. On several GPUs, run
+`accelerate launch train.py`.
 
 When it helps: you keep writing training scripts with the same loop. Early stopping and model
 averaging are callbacks, trainer.load_checkpoint() resumes training, and Accelerate's config file
@@ -19,17 +19,18 @@ Troubleshooting:
 - The losses differ from those of your own loop: the Trainer's data loader shuffles, uses workers
   and keeps the last partial batch. Pass train_dataloader_kwargs={"shuffle": False, "num_workers":
   0}. The batch size is per device.
-- The learning rate never changes: pass train() a create_scheduler_fn, which is a function of the
-  optimizer, not a scheduler. Trainer calls scheduler.step() after every step.
-- With TrainerWithTimmScheduler, the learning rate never changes: it calls scheduler.step_update()
-  after every step, but scheduler.step() only after the evaluation of an epoch. Pass an
-  eval_dataset.
+- The learning rate never changes: pass create_scheduler_fn to train(), a function that takes the
+  optimizer and returns a scheduler; do not pass the scheduler itself. Trainer calls
+  scheduler.step() after every training step.
+- With TrainerWithTimmScheduler, the learning rate never changes: the trainer calls
+  scheduler.step_update() after every training step, but scheduler.step() only after the evaluation
+  of an epoch. Pass an eval_dataset.
 - gradient_clip_value clips each gradient value, as clip_grad_value_() does; it does not limit the
   norm.
 - The loss uses several model outputs, or a batch is a dictionary: override
   calculate_train_batch_loss(). It must return {"loss": ..., "model_outputs": ..., "batch_size":
   ...}.
-- Progress bars fill the log: pass Trainer your own callbacks=.... They replace all default
+- Progress bars fill the log: pass your own list of callbacks to Trainer. It replaces all default
   callbacks, so include MoveModulesToDeviceCallback, which moves the model to the device.
 - Training uses the GPU but should not, or the other way around: Accelerate chooses the device. Set
   ACCELERATE_USE_CPU=1 to train on the CPU, or override _create_accelerator().
