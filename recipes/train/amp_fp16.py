@@ -9,9 +9,10 @@ When it helps: you have a GPU with tensor cores (Volta, Turing or newer), and th
 enough to keep it busy. Activations take half the memory. Turing has no fast bf16, so use fp16 on
 Turing.
 
-When it hurts: on GPUs without tensor cores (older than Volta, and the GTX 16 series), the casts can
-cost more time than they save. Small models are limited by Python overhead, not by arithmetic. If
-bf16 is fast on your GPU (Ampere and newer), use bf16, which needs no scaler (amp_bf16.py).
+When it hurts: on GPUs without tensor cores (older than Volta, and the GTX 16 series), casting to
+fp16 can cost more time than fp16 saves. Small models are limited by Python overhead, not by
+arithmetic. If bf16 is fast on your GPU (Ampere and newer), use bf16, which needs no scaler
+(amp_bf16.py).
 
 How to check: compare the time per step and the peak memory with and without autocast, log
 scaler.get_scale() over time, and count the gradients that are exactly zero.

@@ -1,21 +1,21 @@
 """Cache preprocessed data in memory, but augment it again in every epoch.
 
 What it does: deterministic preprocessing (decoding, resizing) runs once per sample, and the result
-stays in memory. Random augmentation (flip, crop, noise) runs after the cache, so each epoch sees
-different samples.
+stays in memory. Random augmentation (flip, crop, noise) runs after the cache, so the samples differ
+in every epoch.
 
 When it helps: decoding takes longer than the training step, and the decoded data fits in memory.
 
-When it hurts: you train for only one epoch, or the decoded data is larger than memory. To shrink
-the cache, store resized images as uint8, or keep the cache on disk.
+When it hurts: you train for only one epoch, or the decoded data is larger than memory. If memory is
+short, cache resized images, store them as uint8, or keep the cache on disk.
 
 How to check: compare the time per step after the first epoch, with and without the cache, and watch
 the memory use of the process.
 
 Troubleshooting:
 - The training loss falls faster but the validation loss rises: samples were cached after
-  augmentation, so every epoch sees the same ones. Cache first, then augment. This script prints the
-  share of samples that change from epoch to epoch.
+  augmentation, so they are the same in every epoch. Cache first, then augment. This script prints
+  the share of samples that differ between epochs.
 - "worker (pid 123) is killed by signal: Killed": every DataLoader worker has its own copy of the
   cache, and the machine is out of memory. Share one copy with tensor.share_memory_().
 - With persistent_workers=True, workers never see an epoch number that you set on the dataset. Store
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for cache in ("no", "decoded", "augmented"):
         data = Images(Files(asked.steps * 32), cache)
         losses[cache], s = train(data, asked.epochs, asked.workers, asked.device)
-        line = f"cache: {cache:<9} loss {losses[cache][-1]:.4f}, {data.files.decoded} decoded here"
+        line = f"cache: {cache:<9} loss {losses[cache][-1]:.4f}, {data.files.decoded} decoded"
         print(f"{line}, {statistics.median(s):.1f} ms per step ({s[0]:.1f} to {s[-1]:.1f})")
         differs[cache] = differing(data)
     off, limit = float((losses["decoded"] - losses["no"]).abs().max()), TOLERANCE[asked.device]

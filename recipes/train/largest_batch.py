@@ -2,7 +2,7 @@
 
 What it does: the search runs two training steps with 1, 2, 4 ... samples until memory runs out, and
 then bisects. After each failed attempt, it frees the memory of that attempt. Batches larger than
-that are then trained in parts.
+the result are then trained in parts.
 
 When it helps: one script runs on GPUs of different sizes, or the GPU has memory to spare.
 

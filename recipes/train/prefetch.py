@@ -1,4 +1,4 @@
-"""Non-blocking copies: copy the next batch to the GPU while the model computes the current one.
+"""Non-blocking copies: copy the next batch to the GPU while the model works on the current one.
 
 What it does: batches are in pinned memory, so Python continues during the copy. Copies are queued
 on their own CUDA stream, one batch ahead, and an event makes the model's stream wait only for the

@@ -21,8 +21,8 @@ Troubleshooting:
   to the tokenizer.
 - Training runs out of memory late in an epoch: it has reached the batch with the longest samples.
   Put that batch first in the epoch, so that the error occurs at once.
-- Still a lot of padding: group samples of similar length into batches, or pack several texts into
-  one row, with an attention mask.
+- Batches still contain a lot of padding: group samples of similar length into batches, or pack
+  several texts into one row, with an attention mask.
 """
 
 from __future__ import annotations

@@ -118,14 +118,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     teacher = network(512, device)
     runs = {"teacher": (teacher, train(teacher, many, asked.steps))}
     teacher.eval().requires_grad_(False)
-    for name, helper in (("student alone", None), ("student taught", teacher)):
+    for name, helper in (("student alone", None), ("distilled student", teacher)):
         student = network(asked.width, device)
         runs[name] = (student, train(student, few, asked.steps, helper))
     correct, sizes = dict[str, float](), dict[str, int]()
     for name, (model, ms) in runs.items():
         correct[name] = accuracy(model, judged)
         sizes[name] = sum(weights.numel() for weights in model.parameters())
-        line = f"{name:<15} {sizes[name]:>6} parameters, {correct[name]:.1%} correct"
+        line = f"{name:<17} {sizes[name]:>6} parameters, {correct[name]:.1%} correct"
         print(f"{line}, {statistics.median(ms):.2f} ms per step ({ms[0]:.2f} to {ms[-1]:.2f})")
     large, alone, taught = correct.values()
     scores = teacher(judged[0])
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{'proved' if held else 'not proved'}: the student's accuracy is {taught:.1%} with a"
         f" teacher and {alone:.1%} without (required gain: {GAIN:.0%});"
         f" the teacher's is {large:.1%} (allowed gap: {TOLERANCE:.0%}) with"
-        f" {sizes['teacher'] / sizes['student taught']:.0f} times as many parameters;"
+        f" {sizes['teacher'] / sizes['distilled student']:.0f} times as many parameters;"
         f" the distillation loss of a perfect match is {at_best:.0e}"
     )
     return 0 if held else 1

@@ -21,9 +21,9 @@ from train_fixtures import (
 )
 
 RECIPES = (
-    Recipe("cached_data.py", says=("256 decoded here", "1280 decoded here")),
+    Recipe("cached_data.py", says=("256 decoded,", "1280 decoded,")),
     Recipe("sequence_length.py", says=("95% of samples have at most 63 tokens, 99% at most 94",)),
-    Recipe("smaller_model.py", says=("student alone", "student taught")),
+    Recipe("smaller_model.py", says=("student alone", "distilled student")),
     Recipe("notebook_images.py", says=("preinstalled: torch==", "recommended: ")),
 )
 WORKERS = Recipe(
