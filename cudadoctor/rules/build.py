@@ -162,7 +162,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if there is no GPU from another vendor either, the cause is gpu-not-detected. If
     torch is a CPU build, the cause is torch-cpu-build.
 
-    Fix: install the torch build for the installed GPU from the matching index.
+    Fix: install the torch build for the installed GPU from the matching PyTorch index.
     """
     if m.torch.installed is False:
         return None
@@ -230,8 +230,8 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
     builds. If an old card is installed next to a supported one, the finding is only a warning:
     hide the old card with CUDA_VISIBLE_DEVICES.
 
-    Fix: install a build with code for the GPU. Do not change the driver for this: a newer driver
-    may drop support for the GPU altogether.
+    Fix: install a build with code for the GPU. Do not change the driver: a newer driver may drop
+    support for the GPU altogether.
     """
     return _unserved(m, kb, newer=False)
 

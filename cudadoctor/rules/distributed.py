@@ -102,8 +102,8 @@ def launcher_variables(m: Machine) -> Answer:
     If one of them is wrong, the program waits for processes that never start. To check by hand:
     run `env | grep -E "RANK|WORLD_SIZE|MASTER_"`.
 
-    Fix: unset RANK, WORLD_SIZE and the related variables, and let torchrun, mpirun or the job
-    script set them for each process.
+    Fix: unset RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and let torchrun, mpirun
+    or the job script set them for each process.
     """
     env = need(m.env, "env")
     found = _ill_set({name: value.strip() for name, value in env.items()})

@@ -117,7 +117,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
 
     Look-alikes: if the driver is on the disk but its kernel module is not loaded, the cause is
     driver-not-loaded. A container uses the driver of its host, WSL uses the Windows driver, and on
-    a Jetson the driver is part of L4T, so none is installed inside.
+    a Jetson the driver is part of L4T, so no driver package is installed there.
 
     Fix: install your distribution's driver package, in a branch that supports the GPU. torch does
     not need the CUDA toolkit. Do not combine NVIDIA's .run installer with driver packages.
@@ -147,10 +147,10 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     and NVML returns "Driver Not Loaded" (error 9). To check by hand: `lsmod | grep nvidia` prints
     nothing, and `sudo modprobe nvidia` prints the reason.
 
-    Usually, no module was built for the running kernel (after a kernel update), Secure Boot
-    rejected the module's signature, nouveau claimed the GPU first, or a file in modprobe.d
-    blacklists the module. If none of these applies, load the module by hand and read the error
-    message.
+    There are four usual reasons: no module was built for the running kernel (after a kernel
+    update), Secure Boot rejected the module's signature, nouveau claimed the GPU first, or a file
+    in modprobe.d blacklists the module. If none of these applies, load the module by hand and read
+    the error message.
 
     Look-alikes: if the module loads but rejects the GPU, the cause is driver-unsupported-gpu or
     driver-wrong-flavour. A GPU that is bound to vfio-pci is reserved for a virtual machine on

@@ -224,10 +224,11 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
     devices were found". /proc/driver/nvidia/version shows which modules are loaded, and `sudo
     dmesg | grep NVRM` shows the error ("requires use of the NVIDIA open kernel modules").
 
-    Look-alikes: if neither the open nor the proprietary modules of this branch support the GPU,
-    the cause is driver-unsupported-gpu.
+    Look-alikes: if neither the open nor the proprietary modules in this driver branch support the
+    GPU, the cause is driver-unsupported-gpu.
 
-    Fix: install the other type of kernel module from the same branch, then restart the machine.
+    Fix: install the other type of kernel module (open or proprietary) from the same branch, then
+    restart the machine.
     """
     if not bare(m) or m.driver.installed is False or (m.driver.loaded is False and not _files(m)):
         return None

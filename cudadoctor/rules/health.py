@@ -183,8 +183,8 @@ def gpu_ecc(m: Machine) -> Answer:
     """Results can be wrong, and programs stop with "uncorrectable ECC error encountered".
 
     Resetting the GPU or restarting the machine puts spare memory into use. If the errors return
-    after that, the GPU must be replaced. CUDA reports the failure as error 214; the kernel log
-    shows Xid 48, 63, 64, 94 or 95.
+    after that, the GPU must be replaced. CUDA reports uncorrectable memory errors as error 214;
+    the kernel log shows Xid 48, 63, 64, 94 or 95.
 
     Only unresolved errors count: a failed row remapping, a row remapping that is waiting for a
     reset, and uncorrected errors since the driver was loaded. Old totals ("aggregate") and
@@ -267,9 +267,10 @@ def _called(xid: Xid, m: Machine) -> str:
 def driver_hangs(m: Machine, kb: Knowledge) -> Answer:
     """cudadoctor gave up after a minute; a healthy driver answers within seconds.
 
-    `nvidia-smi` and every CUDA program hang too. Usual reasons are a GPU whose firmware (GSP)
-    stopped responding (Xid 119 or 120 in the kernel log), a reset in progress, or a process stuck
-    in the kernel. A process stuck in the kernel has state D in `ps` and cannot be killed.
+    If the driver hangs, `nvidia-smi` and every CUDA program hang too. Usual reasons are a GPU
+    whose firmware (GSP) stopped responding (Xid 119 or 120 in the kernel log), a reset in
+    progress, or a process stuck in the kernel. A process stuck in the kernel has state D in `ps`
+    and cannot be killed.
 
     Look-alikes: without persistence mode, the first driver call initializes every GPU and can take
     half a minute on a machine with eight GPUs. Slowness alone is therefore not a fault, and `check
@@ -455,8 +456,8 @@ def gpu_not_started(m: Machine) -> Answer:
     `nvidia-smi` lists fewer GPUs than the machine has. NVML returns error 8 if external power is
     missing, and error 11 if the GPU's interrupts are not being delivered.
 
-    Look-alikes: NVML error 4 means that access was denied. In a job, it usually comes from a GPU
-    that belongs to someone else, which is not a fault.
+    Look-alikes: NVML error 4 means that access was denied. In a scheduler job, this error usually
+    comes from a GPU that belongs to another user, which is not a fault.
 
     Fix: for NVML error 8, shut down the machine and plug in every power cable of the GPU. For NVML
     error 11, update the motherboard's BIOS, then try another slot.

@@ -198,10 +198,10 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
 def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuBLAS and cuBLASLt must have exactly the same version, and one of them is not torch's.
 
-    If the loaded copy is older, functions are missing ("undefined symbol: cublasLt...") or matrix
-    products fail. CUBLAS_STATUS_NOT_INITIALIZED alone usually means that the GPU is out of memory.
-    The usual reason is a toolkit's lib64 folder on LD_LIBRARY_PATH, which takes precedence over
-    the RUNPATH that torch uses to find cuBLASLt.
+    An older copy of cuBLAS or cuBLASLt lacks functions ("undefined symbol: cublasLt...") or makes
+    matrix products fail. CUBLAS_STATUS_NOT_INITIALIZED alone usually means that the GPU is out of
+    memory. The usual reason is a toolkit's lib64 folder on LD_LIBRARY_PATH, which takes precedence
+    over the RUNPATH that torch uses to find cuBLASLt.
 
     Fix: start the program without the environment variable that points to the wrong copy of the
     library.

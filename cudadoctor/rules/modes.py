@@ -58,9 +58,9 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     of each GPU, which should be "Completed".
 
     Look-alikes: without NVSwitch, error 802 has other causes: confidential computing while the
-    GPUs are not in the ready state, a MIG change in progress, a vGPU without its license, or a
-    machine that has only just booted. In a container, or in a virtual machine with some of the
-    GPUs, the fabric manager runs on the host.
+    GPUs are not in the ready state, a MIG change in progress, a vGPU without a license, or a
+    machine that has just booted. In a container, or in a virtual machine with some of the GPUs,
+    the fabric manager runs on the host.
 
     Fix: install the fabric manager at the same version as the driver and start it. Machines with
     NVLink 5 (B200, B300) also need the nvlsm package and the ib_umad kernel module. Do not restart
@@ -135,8 +135,8 @@ def confidential_computing(m: Machine) -> Answer:
     virtual machine then sets the GPU to the ready state. `nvidia-smi conf-compute -grs` shows the
     state.
 
-    Look-alikes: on machines with NVSwitch, fabric-manager also causes error 802. The
-    confidential-computing state that NVML reports tells the two causes apart.
+    Look-alikes: on machines with NVSwitch, fabric-manager also causes error 802. To tell the two
+    causes apart, check whether NVML reports confidential computing.
 
     Fix: run the attestation. If you do not need attestation, set the GPUs to the ready state by
     hand: `nvidia-smi conf-compute -srs 1` as root.

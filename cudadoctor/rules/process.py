@@ -373,7 +373,8 @@ def allocator_option(m: Machine) -> Answer:
     first tensor is created on the GPU. An option that was added in a newer torch release fails
     with the same error.
 
-    Fix: correct the options in the variable, or unset the variable.
+    Fix: correct the options in the allocator variable, such as PYTORCH_CUDA_ALLOC_CONF, or unset
+    it.
     """
     env, message = need(m.env, "env"), error_with(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
@@ -399,8 +400,8 @@ def allocator_option(m: Machine) -> Answer:
 def slower_by_variable(m: Machine) -> Answer:
     """It is a switch for debugging: {effect}.
 
-    NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are deliberate choices and are not reported
-    under this cause.
+    NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are deliberate choices and are not reported as
+    env-var-misconfigured.
 
     Fix: unset debugging variables when you are done.
     """

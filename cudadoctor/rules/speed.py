@@ -116,7 +116,7 @@ def power_brake(m: Machine) -> Answer:
     """A signal from outside makes the GPU draw less power and run far below its normal clocks.
 
     `nvidia-smi -q -d PERFORMANCE` shows "HW Power Brake Slowdown" as active (NVML's clock event
-    bit 0x80). Usual reasons are an overloaded power supply, a failed supply of a redundant pair, a
+    bit 0x80). Usual reasons are an overloaded power supply, a failed unit in a redundant pair, a
     missing cable or a power limit for the whole rack.
 
     Look-alikes: the GPU's own power limit ("SW Power Cap") is normal under full load.
@@ -213,9 +213,9 @@ def clocks_capped(m: Machine) -> Answer:
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     """Copies between the computer and the GPU are {times} times slower than they could be.
 
-    `nvidia-smi -q | grep -A8 "Link Width"` shows the number of lanes. It does not change when the
-    GPU is idle, so a narrow link stays narrow. Usual reasons are a badly seated card, dirt, a
-    riser, or lanes that the slot shares with another slot.
+    `nvidia-smi -q | grep -A8 "Link Width"` shows the number of lanes. This number does not change
+    when the GPU is idle, so a narrow link stays narrow. Usual reasons are a badly seated card,
+    dirt, a riser, or lanes that the slot shares with another slot.
 
     Look-alikes: laptops, virtual machines and boards with several GPUs have fewer lanes by design.
     On these, the finding is for information only, unless a busy GPU has only one lane. The PCIe
@@ -286,8 +286,8 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
     Generation"` shows the generations. If the slot itself is older than the GPU, the finding is
     for information only.
 
-    Fix: in the BIOS, set the slot to its highest PCIe generation. Then check the riser, and that
-    the card is seated correctly.
+    Fix: in the BIOS, set the slot to its highest PCIe generation. Then check the riser and make
+    sure that the card is seated correctly.
     """
     slow, capped = [], []
     for number, gpu in _which(m, lambda gpu: has_link(gpu, m, kb)):
@@ -400,11 +400,11 @@ def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
 def nvlink_down(m: Machine) -> Answer:
     """The GPUs exchange gradients over these links: training gets slower, or NCCL fails.
 
-    `nvidia-smi nvlink --status` shows the links. On a board with NVSwitch, every link is in use,
-    so a link that is down is a fault. In MIG mode, links are off and do not count.
+    `nvidia-smi nvlink --status` shows the NVLink links. On a board with NVSwitch, every link is in
+    use, so a link that is down is a fault. In MIG mode, NVLink is off, and its links do not count.
 
-    Look-alikes: without NVSwitch, a link without a bridge or a peer is down by design, and the
-    finding is for information only.
+    Look-alikes: without NVSwitch, an NVLink link without a bridge or a peer is down by design, and
+    the finding is for information only.
 
     Fix: stop all jobs and restart the machine, which retrains the NVLinks. If a link stays down,
     have the hardware checked.
