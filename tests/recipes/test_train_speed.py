@@ -215,9 +215,9 @@ def test_on_a_gpu_triton_is_needed_and_a_new_gpu_and_a_c_compiler(
         check=True,
     )
     assert child.stdout.splitlines() == [
-        "torch.compile needs a GPU of capability 7.0 or newer, and this one is older",
+        "torch.compile needs a GPU with compute capability 7.0 or higher",
         "torch.compile needs Triton (on Windows: pip install triton-windows)",
-        "torch.compile needs a compiler, and PATH has none of no-gcc, clang, cl",
+        "torch.compile needs a compiler, but none of these is on PATH: no-gcc, clang, cl",
         "None",
     ]
 
@@ -237,7 +237,7 @@ def test_a_recording_that_is_wrong_trains_otherwise(recorded: Any, change: tuple
     assert right == pytest.approx(plain, abs=1e-5)
 
 
-START = 'if __name__ == "__main__":  # spawned workers import this file, and must not train'
+START = 'if __name__ == "__main__":  # spawned workers import this file but must not train'
 SPAWN = '    torch.multiprocessing.set_start_method("spawn", force=True)\n'
 
 
