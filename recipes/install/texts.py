@@ -1,8 +1,8 @@
 """The contents of `recipes/install/`: the project files of each CUDA variant, and README.md.
 
 All files are generated from cudadoctor's tables. A variant gets files only if it is the newest one
-that some machine can use, because of an older driver, an older GPU, an older C library or a
-different platform, with a Python version that is still maintained.
+that some machine can use (for example, because the driver, the GPU or the C library is older, or
+because the platform differs) with a Python version that is still maintained.
 """
 
 import datetime
@@ -34,16 +34,17 @@ _TOP = """\
 
 If you can run cudadoctor on the target machine, you do not need these files:
 `cudadoctor fix --as requirements` (or `environment`, `pyproject`, `pixi`, `dockerfile`) writes a
-file for that machine, and `cudadoctor setup DIR` creates the environment. Otherwise, for example
-for an image, a cluster or a colleague, copy a file from one of these folders.
+file for that machine, and `cudadoctor setup DIR` creates the environment. If you cannot run
+cudadoctor there (for example, if you prepare files for an image, a cluster or a colleague), copy a
+file from one of these folders.
 
 **Use the first row for your platform that matches your driver, GPU, Python and glibc.** To see the
 driver version, run `nvidia-smi`. The numbers after each GPU generation are compute capabilities.
 
 Each folder contains `requirements.txt` (pip, uv), `environment.yml` (conda, mamba),
 `pyproject.toml` (a uv project), `pixi.toml` and a `Dockerfile`. The files for conda and pixi use
-conda-forge if it has the release for all of these GPUs; otherwise, they use torch's own wheels. The
-comment at the top of each file lists its requirements.
+conda-forge if conda-forge provides the release for all GPUs listed; otherwise, they use torch's own
+wheels. The comment at the top of each file lists its requirements.
 """
 _END = """\
 The column "oldest driver" shows the oldest driver that supports the CUDA major version of the
@@ -154,8 +155,8 @@ def _page(recipes: tuple[Recipe, ...], kb: Knowledge) -> Iterator[str]:
         ]
         if others:
             yield (
-                "On this platform, the newest release differs from the one in the files:"
-                f" {', '.join(others)}.\n"
+                "On this platform, the newest release of some variants differs from the one in the"
+                f" files: {', '.join(others)}.\n"
             )
         known = kb.builds_on(platform)
         newest = max((build.torch for build in known), default=None)
@@ -164,8 +165,8 @@ def _page(recipes: tuple[Recipe, ...], kb: Knowledge) -> Iterator[str]:
         )
         if announced:
             yield (
-                "Announced for this platform, but not yet found on any index:"
-                f" torch {newest} ({', '.join(announced)}).\n"
+                f"torch {newest} ({', '.join(announced)}) has been announced for this platform, but"
+                " has not been found on any index yet.\n"
             )
     yield _END.format(date=kb.date)
 

@@ -25,12 +25,13 @@ Troubleshooting:
   recomputation.": the block behaves differently when it is recomputed, because it depends on
   something that has changed since (a counter, a cache, the time). Make the block a pure function of
   its inputs.
-- With dropout, checkpointing changes the loss: preserve_rng_state is False, or the dropout uses its
-  own random generator. The default value, True, repeats the same dropout masks.
-- Autocast needs no extra care: the recomputation runs under the same autocast settings as the
-  original forward pass. To verify this, run the script with --bf16.
-- BatchNorm updates its running statistics twice per step: once in the forward pass and once in the
-  recomputation.
+- With dropout, checkpointing changes the loss: either preserve_rng_state is False, or the dropout
+  layer uses its own random generator. With preserve_rng_state=True (the default), the recomputation
+  uses the same dropout masks.
+- Autocast needs no extra code with checkpointing: the recomputation runs under the same autocast
+  settings as the original forward pass. To verify this, run the script with --bf16.
+- With checkpointing, BatchNorm updates its running statistics twice per step: once in the forward
+  pass and once in the recomputation.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Mixed precision in bf16: autocast without a gradient scaler.
 
 What it does: torch.autocast runs matrix multiplications and convolutions in bf16; weights,
-optimizer state and loss stay in fp32. bf16 covers the range of fp32 (down to 1e-38), so gradients
-do not underflow and you need no GradScaler. Its precision is only 8 bits.
+optimizer state and loss stay in fp32. bf16 has the same range as fp32 (down to 1e-38), so gradients
+do not underflow and you do not need a GradScaler. However, bf16 has only 8 bits of precision.
 
 When it helps: you have an Ampere or newer GPU, or a CPU with AMX or AVX512-BF16, and the layers are
-wide enough to keep it busy. Activations take half the memory.
+wide enough to keep it busy. Activations in bf16 take half the memory.
 
 When it hurts: Turing and Volta GPUs emulate bf16, which is slower than fp32, and older GPUs do not
 support bf16 at all; use fp16 on these GPUs (amp_fp16.py). Small models are limited by Python
@@ -18,11 +18,11 @@ torch.cuda.is_bf16_supported(): it also returns True if bf16 is only emulated.
 
 Troubleshooting:
 - "CUBLAS_STATUS_NOT_SUPPORTED": GPUs older than Volta cannot multiply bf16 matrices. This script
-  tests that first and, if the multiplication fails, skips the comparison.
+  first tries such a multiplication and, if it fails, skips the comparison.
 - The loss stops falling but never becomes nan: the weights themselves were converted, with
   model.bfloat16() or model.to(torch.bfloat16), so updates smaller than 1/256 of a weight are
   rounded away. Keep the weights in fp32 and let autocast convert. The third line of this script's
-  output shows the effect.
+  output shows the effect of bf16 weights.
 - "mat1 and mat2 must have the same dtype, but got BFloat16 and Float": a matrix multiplication
   outside the autocast block uses a result from inside it. Move the multiplication into the block,
   or call .float() on that result.

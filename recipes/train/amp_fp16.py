@@ -6,11 +6,11 @@ would become zero. GradScaler multiplies the loss by a large factor, divides the
 same factor before the update, and skips steps whose gradients overflowed.
 
 When it helps: you have a GPU with tensor cores (Volta, Turing or newer), and the layers are wide
-enough to keep it busy. Activations take half the memory. Turing has no fast bf16, so use fp16 on
-Turing.
+enough to keep it busy. Activations in fp16 take half the memory. Turing has no fast bf16, so use
+fp16 on Turing.
 
 When it hurts: on GPUs without tensor cores (older than Volta, and the GTX 16 series), casting to
-fp16 can cost more time than fp16 saves. Small models are limited by Python overhead, not by
+fp16 can take more time than fp16 saves. Small models are limited by Python overhead, not by
 arithmetic. If bf16 is fast on your GPU (Ampere and newer), use bf16, which needs no scaler
 (amp_bf16.py).
 

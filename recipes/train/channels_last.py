@@ -1,6 +1,6 @@
 """channels-last: store the channels of each pixel next to each other in memory.
 
-What it does: a channels-last tensor keeps the shape (batch, channels, height, width). Only its
+What it does: a channels-last tensor keeps the shape (batch, channels, height, width). Only the
 memory layout changes, to the one that tensor cores and oneDNN use. Convert the model and its input
 once; the layers in between preserve the layout.
 

@@ -8,8 +8,8 @@ When it helps: each step runs many short kernels, the GPU waits for the host to 
 shapes are the same in every step.
 
 When it hurts: shapes change, or a step needs the host (for example, for .item() or a condition on a
-computed value). A CUDA graph never releases its memory while it exists, and steps made of large
-kernels gain nothing.
+computed value). A CUDA graph keeps its memory allocated for as long as it exists, and steps that
+consist of large kernels gain nothing.
 
 How to check: compare the time per step with and without the graph. In a profile, the gaps between
 kernels should disappear.
@@ -19,14 +19,14 @@ Troubleshooting:
   host, such as .item(), .cpu(), print, a copy from pageable memory or lazy initialization. Run a
   few warm-up steps first, and move everything else that synchronizes out of the graph.
 - "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' capturable is
-  False.": create the optimizer with Adam(..., capturable=True). SGD needs no such option.
+  False.": create the optimizer with Adam(..., capturable=True). SGD does not need this option.
 - The loss never changes when a graph is replayed: the graph reads only the tensors that it
   recorded. Use copy_() to copy new data into them instead of passing new tensors.
 - A learning-rate schedule has no effect on a CUDA graph: the learning rate was recorded as a
   constant. Create the optimizer with a tensor, lr=torch.tensor(1e-3, device="cuda"), and update
   that tensor with fill_().
-- Autocast inside a CUDA graph needs cache_enabled=False. Otherwise, every replay reuses the casts
-  of outdated weights.
+- Autocast inside a CUDA graph needs cache_enabled=False. Otherwise, every replay reuses casts of
+  outdated weights.
 - If you record the whole training step, do not set gradients to None between replays: the gradient
   tensors belong to the graph.
 - If you record only the model, with make_graphed_callables(), set gradients to None in each step

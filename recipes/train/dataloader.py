@@ -9,11 +9,11 @@ When it helps: preparing a batch takes longer than training on it, because of de
 or a large number of files.
 
 When it hurts: if the data is already in memory, sending it between processes costs more than it
-saves. Each worker takes memory and start-up time. More workers than CPU cores slow each other down,
-and they also slow down a model that trains on the CPU.
+saves. Each worker takes memory and start-up time. If there are more workers than CPU cores, the
+workers slow each other down, and also slow down a model that trains on the CPU.
 
-How to check: measure the share of time that training waits for a batch. If it is near zero, change
-nothing.
+How to check: measure the share of time that training waits for a batch. If this share is near zero,
+the DataLoader does not need tuning.
 
 Troubleshooting:
 - "Cannot re-initialize CUDA in forked subprocess": do not use CUDA in the Dataset. Copy batches to
@@ -29,14 +29,14 @@ Troubleshooting:
   --ipc=host. In Kubernetes, mount an emptyDir with medium: Memory at /dev/shm. You can also use
   fewer workers.
 - "killed by signal: Killed", "WinError 1455" (paging file): the machine is out of memory. Use fewer
-  workers.
-- "Too many open files": raise the limit with ulimit -n, or call
+  DataLoader workers.
+- "Too many open files": raise the open-file limit with ulimit -n, or call
   torch.multiprocessing.set_sharing_strategy("file_system").
 - With persistent_workers=True, the sample order of the second epoch changes: the loader draws
   worker seeds from its generator only once instead of in every epoch. Give the sampler its own
   generator.
-- Augmentation depends on the number of workers: each worker has its own random generator. Use a
-  separate seed for each sample.
+- Augmentation depends on the number of DataLoader workers: each worker has its own random
+  generator. Use a separate seed for each sample.
 """
 
 from __future__ import annotations

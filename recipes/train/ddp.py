@@ -8,25 +8,26 @@ take the same step. Start the script with one of these commands:
     torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d \\
         --rdzv-endpoint=first-host:29500 ddp.py        # on each of two machines
 
-When it helps: the model fits on one GPU, and you have several. DataParallel is slower than DDP: a
-single Python process drives all GPUs, copies the model in every step and gathers all results on the
-first GPU.
+When it helps: the model fits on one GPU, and you have several GPUs. DataParallel is slower than
+DDP: a single Python process drives all GPUs, copies the model in every step and gathers all results
+on the first GPU.
 
-When it hurts: with small models or slow links, exchanging gradients can take longer than the extra
-GPUs save. NCCL is not available on Windows. Scale the learning rate with the total batch size.
+When it hurts: with small models or slow links, synchronizing gradients can take longer than the
+extra GPUs save. NCCL is not available on Windows. Scale the learning rate with the total batch
+size.
 
 How to check: compare the losses that this script prints, or set NCCL_DEBUG=INFO to see what NCCL
 does. In a profile, all_reduce should overlap with the backward pass.
 
 Troubleshooting:
-- All processes use GPU 0: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before you
+- All DDP processes use GPU 0: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before you
   create the model.
 - Samples come in the same order in every epoch: call sampler.set_epoch(epoch) at the start of each
   epoch.
-- Every process trains on all of the data: pass a DistributedSampler to the DataLoader.
+- Every DDP process trains on all of the data: pass a DistributedSampler to the DataLoader.
 - Evaluation counts some samples twice: DistributedSampler pads the data so that every process gets
   the same number of samples.
-- BatchNorm computes its statistics from only one process's part of the batch: use
+- Under DDP, BatchNorm computes its statistics from only one process's part of the batch: use
   torch.nn.SyncBatchNorm.
 - "Expected to have finished reduction in the prior iteration": pass find_unused_parameters=True to
   DistributedDataParallel.
@@ -37,8 +38,10 @@ Troubleshooting:
   to use.
 - "use_libuv was requested but PyTorch was build without libuv support": set USE_LIBUV=0 (on
   Windows).
-- The printed loss comes from one process only: average the loss across processes with all_reduce.
-- To save a checkpoint, save model.module instead of the DDP wrapper, and only on rank 0.
+- Under DDP, the printed loss comes from one process only: average the loss across processes with
+  all_reduce.
+- To save a checkpoint of a DDP model, save model.module instead of the DDP wrapper, and only on
+  rank 0.
 """
 
 from __future__ import annotations

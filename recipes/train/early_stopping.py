@@ -12,7 +12,7 @@ falls again (one-cycle schedules and warm restarts must run to the end). Evaluat
 time.
 
 How to check: look at the validation loss of each epoch. This script prints which epoch had the
-lowest one.
+lowest validation loss.
 
 Troubleshooting:
 - The model keeps the last weights instead of the best: restore the best weights after the loop,
@@ -22,10 +22,10 @@ Troubleshooting:
 - BatchNorm and dropout distort the validation loss: call model.eval() before evaluation and
   model.train() after it.
 - Training stops much too early: raise patience, which counts evaluations, not batches. If min_delta
-  is larger than the improvement of one epoch, lower it.
+  is larger than the improvement of one epoch, lower min_delta.
 - Training never stops: with min_delta=0, rounding errors count as progress. A condition such as
-  `elif loss > best` is False for nan, so the epoch is not counted. Count it in `else`, and stop at
-  once if the loss is not finite.
+  `elif loss > best` is False for nan, so an epoch with a nan loss does not count as one without
+  improvement. Use `else` instead, and stop at once if the loss is not finite.
 - The reported score is too good: the best epoch was chosen on the validation set. Report the score
   on a separate test set.
 - Under DDP, some processes stop early and the others hang: all processes must make the same

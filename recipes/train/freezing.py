@@ -1,9 +1,9 @@
 """Freezing layers: train the head and leave the backbone unchanged.
 
 What it does: with requires_grad=False, the backbone needs no gradients and no optimizer state.
-eval() turns off its dropout and stops the updates of its BatchNorm statistics. The optimizer gets
-only the parameters that learn. If the inputs are the same in every epoch, you can even compute the
-backbone's features once and reuse them.
+backbone.eval() turns off dropout and stops BatchNorm from updating its statistics. Only the
+trainable parameters are passed to the optimizer. If the inputs are the same in every epoch, you can
+even compute the backbone's features once and reuse them.
 
 When it helps: you fine-tune with little data, or train a head on a large pretrained model.
 
@@ -11,8 +11,8 @@ When it hurts: the new task needs different features. In that case, unfreeze the
 train them with a small learning rate. Precomputed features also rule out augmentation, unless you
 compute them for augmented copies of the data.
 
-How to check: compare the time per step with and without freezing, and count the parameters that
-learn with sum(p.numel() for p in model.parameters() if p.requires_grad).
+How to check: compare the time per step with and without freezing, and count the trainable
+parameters with sum(p.numel() for p in model.parameters() if p.requires_grad).
 
 Troubleshooting:
 - The frozen part of the model still changes: BatchNorm updates its running statistics in train

@@ -9,22 +9,22 @@ script with one of these commands:
 When it helps: weights, gradients and optimizer state (16 bytes per weight with Adam) do not fit on
 one GPU.
 
-When it hurts: if the model fits on one GPU, DDP sends less data. FSDP2 is slow over slow links and
-with small blocks.
+When it hurts: if the model fits on one GPU, DDP sends less data. FSDP2 performs poorly over slow
+links and with small blocks.
 
 How to check: this script prints how many of the weights one process stores. On a GPU, also compare
 torch.cuda.max_memory_allocated() with and without sharding.
 
 Troubleshooting:
-- "cannot import name 'fully_shard'": torch.distributed.fsdp provides fully_shard in torch 2.6 and
-  newer.
+- "cannot import name 'fully_shard'": torch.distributed.fsdp provides fully_shard only in torch 2.6
+  and newer.
 - FSDP2 saves no memory: all weights are gathered at once, because fully_shard() was called only on
   the whole model. Call fully_shard(block) for each block too.
 - "got mixed torch.Tensor and DTensor": call model(x), not model.forward(x).
-- The model does not learn: the optimizer was created before fully_shard() and still refers to the
-  old weights. Create the optimizer after fully_shard().
-- The shards do not match: the processes started from different weights. Use the same random seed in
-  all processes.
+- The model does not learn with FSDP2: the optimizer was created before fully_shard() and still
+  refers to the old weights. Create the optimizer after fully_shard().
+- The shards of a model do not match: the processes started from different weights. Use the same
+  random seed in all processes.
 - Saving an FSDP2 checkpoint hangs: all processes must call get_model_state_dict(), not only rank 0.
 - To resume FSDP2 training from a checkpoint, use torch.distributed.checkpoint.
 """

@@ -11,8 +11,8 @@ SGD; torch 2.4 and newer). With a GradScaler, the fused kernel itself divides by
 skips overflows, so the host does not have to wait.
 
 When it hurts: foreach needs temporary copies as large as the parameters, which may not fit on a
-nearly full GPU (use fused=True or foreach=False there). With a few large tensors, the gain is
-small.
+nearly full GPU (in that case, use fused=True or foreach=False). With a few large tensors, the gain
+is small.
 
 How to check: this script prints how many milliseconds optimizer.step() takes in each variant. In a
 profile, look for "Optimizer.step".

@@ -5,7 +5,7 @@ optimizer.step() therefore give the gradient of one large batch, if each loss is
 share of the samples.
 
 When it helps: the batch size that you want does not fit in memory, for example because you run the
-same recipe on a smaller GPU. With several GPUs, gradients are exchanged less often.
+same recipe on a smaller GPU. With several GPUs, gradients are synchronized less often.
 
 When it hurts: training does not get faster, because the same arithmetic runs in more, smaller
 passes. BatchNorm sees only micro-batches, so its statistics differ from those of the large batch.
@@ -15,9 +15,9 @@ on a GPU should be lower.
 
 Troubleshooting:
 - The result is wrong if the last micro-batch is smaller than the others: loss /
-  number_of_micro_batches gives its samples too much weight (this script shows the error). Weight
-  each loss by its number of samples, or by its number of target tokens if the loss is a mean over
-  tokens.
+  number_of_micro_batches gives the samples of that micro-batch too much weight (this script shows
+  the error). Weight each loss by its number of samples, or by its number of target tokens if the
+  loss is a mean over tokens.
 - The loss explodes, or the learning rate seems too high: the losses of the micro-batches were
   summed without weights. Weight each loss by its share of the samples, and use the learning rate of
   the large batch.
@@ -25,10 +25,10 @@ Troubleshooting:
   at the end. Call optimizer.step() after the last micro-batch too.
 - "Trying to backward through the graph a second time": you added up the losses and called
   backward() on the sum inside the loop. Call backward() on each loss; this also frees its graph.
-- Under DDP, every backward pass exchanges gradients: run all micro-batches except the last,
-  including their forward passes, in `with model.no_sync():`.
-- Under FSDP2, every backward pass exchanges gradients: call model.set_requires_gradient_sync(False)
-  for all micro-batches except the last.
+- Under DDP, every backward pass synchronizes gradients: run every micro-batch except the last (both
+  forward and backward) inside a `with model.no_sync():` block.
+- Under FSDP2, every backward pass synchronizes gradients: call
+  model.set_requires_gradient_sync(False) for all micro-batches except the last.
 - With GradScaler, scale each loss, but call unscale_(), step() and update() only once per large
   batch.
 """

@@ -7,11 +7,11 @@ them before you clip. The order is: backward, unscale_, clip, step, update.
 When it helps: occasional huge gradients would destroy what the model has learned, as in
 transformers, recurrent networks and reinforcement learning.
 
-When it hurts: a limit below the usual norm shortens every step, which amounts to a lower learning
+When it hurts: a limit below the usual norm shrinks every step, which amounts to a lower learning
 rate. On a GPU, error_if_nonfinite=True makes the host wait for the norm in every step.
 
-How to check: clip_grad_norm_() returns the norm before clipping. Log it, and choose the limit so
-that only outliers are clipped.
+How to check: clip_grad_norm_() returns the norm before clipping. Log this norm, and choose the
+limit so that only outliers are clipped.
 
 Troubleshooting:
 - Learning nearly stops, without an error: the gradients were clipped before unscale_() and then

@@ -1,13 +1,13 @@
 """The largest batch that fits: search for it, and recover safely from out-of-memory errors.
 
 What it does: the search runs two training steps with 1, 2, 4 ... samples until memory runs out, and
-then bisects. After each failed attempt, it frees the memory of that attempt. Batches larger than
-the result are then trained in parts.
+then bisects. After each failed attempt, the search frees the memory of that attempt. Batches larger
+than the result are then split and trained in parts.
 
 When it helps: one script runs on GPUs of different sizes, or the GPU has memory to spare.
 
 When it hurts: a larger batch changes how the model trains and needs a different learning rate. If
-the GPU is already fully used, a larger batch is no faster.
+the GPU is already fully utilized, a larger batch is no faster.
 
 How to check: compare torch.cuda.max_memory_allocated() after two steps with the memory of the GPU.
 

@@ -1,8 +1,8 @@
 """Colab, Kaggle and cloud images: keep the installed torch, and survive the end of a session.
 
 What it does: this script prints which notebook service or image it runs in, what is preinstalled
-and which steps it recommends, but changes nothing. It recommends a constraints file, which keeps a
-working torch in place, and names a folder in which checkpoints persist.
+and which steps it recommends, but changes nothing. It recommends a constraints file, which keeps
+pip from replacing a working torch, and names a folder in which checkpoints persist.
 
 When it helps: you work in a hosted notebook or a ready-made image. Run the script before you
 install anything.

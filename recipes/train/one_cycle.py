@@ -1,10 +1,10 @@
 """One-cycle schedule: raise the learning rate, then lower it to almost zero.
 
 What it does: OneCycleLR raises the learning rate from a small value to max_lr and lowers it to
-almost zero by the last step; momentum moves the other way. High rates explore, and low rates
-converge.
+almost zero by the last step; momentum moves in the opposite direction. High learning rates help the
+optimizer explore, and low learning rates help it converge.
 
-When it helps: you know the number of steps, and with a constant learning rate the noise of small
+When it helps: you know the number of steps, and with a constant learning rate, the noise from small
 batches prevents convergence.
 
 When it hurts: training that stops early never reaches the low learning rates, and training that
@@ -15,15 +15,15 @@ How to check: look at the learning rate at the first step, at its peak and at th
 script prints all three; in your code, call scheduler.get_last_lr().
 
 Troubleshooting:
-- The loss hardly falls and the learning rate stays in the warm-up: scheduler.step() was called once
-  per epoch. Call it after every optimizer.step(), and set total_steps to the number of optimizer
-  steps.
+- The loss hardly falls and the learning rate never leaves the warm-up phase: scheduler.step() was
+  called once per epoch. Call it after every optimizer.step(), and set total_steps to the number of
+  optimizer steps.
 - "Tried to step 101 times. The specified number of total steps is 100": total_steps is less than
   epochs * len(loader), or the loader got longer. With gradient accumulation, count only optimizer
   steps, and call scheduler.step() only after each of them.
 - "Detected call of `lr_scheduler.step()` before `optimizer.step()`": the two calls are in the wrong
   order, or GradScaler skipped its first step. With a GradScaler, call scheduler.step() only if
-  scaler.get_scale() did not fall.
+  scaler.get_scale() did not decrease.
 - The optimizer's lr has no effect: OneCycleLR overwrites it with max_lr / div_factor.
 - "optimizer must support momentum or beta1 with `cycle_momentum` option enabled": for SGD without
   momentum, pass cycle_momentum=False to OneCycleLR.

@@ -12,8 +12,8 @@ memory. Small batches (token IDs) are copied so fast that there is little to gai
 memory for one more batch. Training on a CPU does not benefit, because no copy is needed.
 
 How to check: compare the time per step with and without prefetching. In a profile, "Memcpy HtoD
-(Pinned -> Device)" runs in parallel with kernels instead of between them. "Pageable -> Device"
-means that non_blocking=True had no effect.
+(Pinned -> Device)" should run in parallel with kernels instead of between them. "Pageable ->
+Device" means that non_blocking=True had no effect.
 
 Troubleshooting:
 - Values change at random, but only under load: the memory of the prefetched batch was reused while
@@ -21,8 +21,8 @@ Troubleshooting:
   prefetched tensor.
 - Values are wrong at the start of a step: the model does not wait for the copy. Call wait_event()
   on the model's stream, as this script does.
-- Values are wrong on the host: with non_blocking=True, a copy from GPU to CPU returns before the
-  data has arrived. Synchronize before you read the data.
+- Values copied to the host are wrong: with non_blocking=True, a copy from GPU to CPU returns before
+  the data has arrived. Synchronize before you read the data.
 - "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": the tensor is already
   on the GPU. Pin tensors before you copy them to the GPU.
 - The last batch is missing: when the loader ends, a loop that prefetches must still return the

@@ -14,8 +14,8 @@ the lengths of your own texts, use your tokenizer:
     lengths = [len(ids) for ids in tokenizer(texts, truncation=False)["input_ids"]]
 
 Troubleshooting:
-- The result depends on the padding: mask padding in attention and in means, and set its labels to
-  -100.
+- The result depends on the padding: mask the padding in attention and when you compute means, and
+  set the labels of padding tokens to -100.
 - "Token indices sequence length is longer than the specified maximum sequence length", then "index
   out of range in self" or "device-side assert triggered": pass truncation=True and max_length=...
   to the tokenizer.

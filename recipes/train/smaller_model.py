@@ -5,9 +5,9 @@ every sample. A small model (the student) learns these probabilities together wi
 Probabilities carry more information than a label, and they average out individual wrong labels that
 the teacher has not memorized.
 
-When it helps: the model must be small where it runs (on a phone, in a browser, for many requests);
-labels are few or partly wrong but unlabeled samples are many; or you already have a trained
-teacher.
+When it helps: the deployed model must be small (to run on a phone, in a browser, or for many
+requests); labels are scarce or partly wrong, but there are many unlabeled samples; or you already
+have a trained teacher.
 
 When it hurts: the teacher must be trained and run first, which costs time before it saves any. A
 student that is too small for the task will perform poorly regardless. Students also inherit the

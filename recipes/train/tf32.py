@@ -2,8 +2,9 @@
 
 What it does: torch.set_float32_matmul_precision("high") lets tensor cores compute fp32 matrix
 multiplications in TF32 (11 bits of precision instead of 24); "medium" lets CPUs use bf16 (8 bits)
-and is the same as "high" on CUDA. Weights, activations and sums stay in fp32, and the training code
-does not change. On CUDA, convolutions use TF32 by default; matrix multiplications do not.
+and is the same as "high" on CUDA devices. Weights, activations and sums stay in fp32, and the
+training code does not change. On CUDA, convolutions use TF32 by default; matrix multiplications do
+not.
 
 When it helps: fp32 models with large matrix multiplications run faster on Ampere and newer GPUs.
 Few CPUs support "high"; "medium" uses bf16 if oneDNN supports it (AMX, AVX512-BF16).

@@ -6,7 +6,7 @@ steps are slow, because they compile the model.
 
 When it helps: the model runs many small operations in a row, with the same shapes for thousands of
 steps. The mode "reduce-overhead" adds CUDA graphs, which help with small batches; "max-autotune"
-tries many kernels, so it compiles slowly.
+tries many kernels, so compilation takes longer.
 
 When it hurts: short runs never make up for the compile time, and shapes that keep changing cause
 recompilation.
@@ -22,7 +22,8 @@ Troubleshooting:
 - "No working C++ compiler found", "Compiler: cl is not found": install g++ or clang. On Windows,
   start Python from the command prompt of the Visual C++ build tools.
 - "Cannot find a working triton installation", "Failed to find C compiler", "Python.h: No such
-  file": Triton needs gcc and python3-dev. On Windows, run pip install triton-windows.
+  file": Triton needs gcc and python3-dev to be installed. On Windows, run pip install
+  triton-windows.
 - "too old to be supported by the triton GPU compiler": Triton needs compute capability 7.0 or
   higher, so it does not support GTX 10 series GPUs or the P100.
 - "Dynamo is not supported on Python 3.13+", or a similar message: use a newer torch or an older

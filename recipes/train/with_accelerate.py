@@ -5,11 +5,11 @@ process its own batches; accelerator.backward() scales the loss. A config file s
 processes and the precision. This script writes a config file for the machine it runs on, then
 starts itself with `accelerate launch --config_file FILE ...`.
 
-When it helps: one script runs on several machines, or you choose between DDP, FSDP and DeepSpeed in
-a config file.
+When it helps: you run the same script on several machines, or you choose between DDP, FSDP and
+DeepSpeed in a config file.
 
 When it hurts: Accelerate is one more layer to understand when something is slow. With a single GPU,
-you do not need it.
+you do not need Accelerate.
 
 How to check: run `accelerate env`, print accelerator.state, and compare the losses that this script
 prints.

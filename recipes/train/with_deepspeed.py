@@ -8,8 +8,8 @@ from its command-line options and trains with it. On several GPUs, run `deepspee
 When it helps: the model does not fit with DDP, and your code is already built on DeepSpeed. Use the
 lowest stage that fits, and offload only if no stage fits.
 
-When it hurts: DeepSpeed does not pay off for small models, and stage 3 is slow over slow links.
-FSDP2 can do most of the same and needs no compiler.
+When it hurts: DeepSpeed does not pay off for small models, and stage 3 performs poorly over slow
+links. FSDP2 can do most of what DeepSpeed does and does not need a compiler.
 
 How to check: run `ds_report`. It shows which operators can be built, and the CUDA versions of nvcc
 and torch.
@@ -20,8 +20,8 @@ Troubleshooting:
   torch.version.cuda (within CUDA 11 and within CUDA 12, any minor version works). Install that CUDA
   toolkit and set CUDA_HOME. DS_SKIP_CUDA_CHECK=1 only hides the problem.
 - "CUDA_HOME does not exist, unable to compile CUDA op(s)": pip install raises this error even
-  though nothing is compiled yet; in some versions, the import does too. Install a CUDA toolkit,
-  because torch's wheels do not contain nvcc.
+  though nothing is compiled yet; in some versions, importing deepspeed raises it too. Install a
+  CUDA toolkit, because torch's wheels do not contain nvcc.
 - DeepSpeed uses a different device than the one you chose: set DS_ACCELERATOR before you import
   deepspeed.
 - "unrecognized arguments: --local_rank=0": the deepspeed launcher adds this option. Accept it in
@@ -29,8 +29,8 @@ Troubleshooting:
 - "Check batch related parameters. train_batch_size is not equal to": train_batch_size must be the
   micro-batch size times the accumulation steps times the number of GPUs. Compute it, as this script
   does.
-- The model does not learn: call engine.backward(loss) and engine.step() for every micro-batch, and
-  do not call zero_grad().
+- The model does not learn with DeepSpeed: call engine.backward(loss) and engine.step() for every
+  micro-batch, and do not call zero_grad().
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 What it does: Trainer(model, loss, optimizer).train(data) moves the model and the data to the
 device, splits the data across processes, accumulates and clips gradients, and keeps a history of
-the losses. To change a part of the loop, override a method or add a callback. On several GPUs, run
+the losses. To change part of the loop, override a method or add a callback. On several GPUs, run
 `accelerate launch train.py`.
 
 When it helps: you keep writing training scripts with the same loop. Early stopping and model
-averaging are callbacks, trainer.load_checkpoint() resumes training, and Accelerate's config file
-sets DDP, FSDP and the precision.
+averaging are available as callbacks, trainer.load_checkpoint() resumes training, and Accelerate's
+config file sets DDP, FSDP and the precision.
 
 When it hurts: your loop has a different structure (two optimizers, a GAN), or you want to see every
 line of it.
@@ -30,10 +30,11 @@ Troubleshooting:
 - The loss uses several model outputs, or a batch is a dictionary: override
   calculate_train_batch_loss(). It must return {"loss": ..., "model_outputs": ..., "batch_size":
   ...}.
-- Progress bars fill the log: pass your own list of callbacks to Trainer. It replaces all default
-  callbacks, so include MoveModulesToDeviceCallback, which moves the model to the device.
-- Training uses the GPU but should not, or the other way around: Accelerate chooses the device. Set
-  ACCELERATE_USE_CPU=1 to train on the CPU, or override _create_accelerator().
+- Progress bars fill the log: pass your own list of callbacks to Trainer. This list replaces all
+  default callbacks, so include MoveModulesToDeviceCallback, which moves the model to the device.
+- Training uses the GPU when it should not, or does not use the GPU when it should: Accelerate
+  chooses the device. Set ACCELERATE_USE_CPU=1 to train on the CPU, or override
+  _create_accelerator().
 """
 
 from __future__ import annotations
