@@ -27,10 +27,11 @@ Troubleshooting:
   that tensor with fill_().
 - Autocast inside a CUDA graph needs cache_enabled=False. Otherwise, every replay reuses casts of
   outdated weights.
-- If you record the whole training step, do not set gradients to None between replays: the gradient
-  tensors belong to the graph.
-- If you record only the model, with make_graphed_callables(), set gradients to None in each step
-  and do not accumulate them: every backward pass writes to the same buffers (pytorch#181723).
+- If a CUDA graph contains the whole training step, do not set gradients to None between replays:
+  the gradient tensors belong to the graph.
+- If a CUDA graph contains only the model, recorded with make_graphed_callables(), set gradients to
+  None in each step and do not accumulate them: every backward pass writes to the same buffers
+  (pytorch#181723).
 """
 
 from __future__ import annotations

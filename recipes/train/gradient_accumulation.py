@@ -29,8 +29,8 @@ Troubleshooting:
   forward and backward) inside a `with model.no_sync():` block.
 - Under FSDP2, every backward pass synchronizes gradients: call
   model.set_requires_gradient_sync(False) for all micro-batches except the last.
-- With GradScaler, scale each loss, but call unscale_(), step() and update() only once per large
-  batch.
+- If you accumulate gradients with a GradScaler, scale each loss, but call unscale_(), step() and
+  update() only once per large batch.
 """
 
 from __future__ import annotations

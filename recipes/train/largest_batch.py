@@ -15,17 +15,17 @@ Troubleshooting:
 - "CUDA out of memory. Tried to allocate" again, with ever smaller batches: you retry inside the
   `except` block, where the exception keeps the tensors of the failed step alive. Leave the block
   before you retry, and keep no reference to the exception.
-- The batch fits in the search but not in training: the search must include backward() and a second
-  step, because the optimizer state is in memory only from the second step on. Train with 90% of the
-  batch size that the search finds.
+- The batch size that the search finds is too large for training: the search must include backward()
+  and a second step, because the optimizer state is in memory only from the second step on. Train
+  with 90% of the batch size that the search finds.
 - "1.50 GiB is reserved by PyTorch but unallocated": the memory is fragmented because many different
   sizes were allocated. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before you start
   Python, and call torch.cuda.empty_cache() after a failed attempt.
 - On Windows, training gets slow instead of running out of memory: turn off "CUDA - Sysmem Fallback
   Policy" in the NVIDIA Control Panel.
-- The weights changed during the search: run the search on a copy of the model.
-- If samples differ in length, run the search with the longest ones, because they need the most
-  memory.
+- The weights change during the batch-size search: run the search on a copy of the model.
+- If samples differ in length, run the batch-size search with the longest samples, because they need
+  the most memory.
 """
 
 from __future__ import annotations

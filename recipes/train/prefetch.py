@@ -19,8 +19,8 @@ Troubleshooting:
 - Values change at random, but only under load: the memory of the prefetched batch was reused while
   the model was still reading it. Call tensor.record_stream(torch.cuda.current_stream()) on every
   prefetched tensor.
-- Values are wrong at the start of a step: the model does not wait for the copy. Call wait_event()
-  on the model's stream, as this script does.
+- Values are wrong at the start of a step: the model does not wait for the copy to the GPU. Call
+  wait_event() on the model's stream, as this script does.
 - Values copied to the host are wrong: with non_blocking=True, a copy from GPU to CPU returns before
   the data has arrived. Synchronize before you read the data.
 - "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": the tensor is already

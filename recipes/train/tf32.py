@@ -10,8 +10,8 @@ When it helps: fp32 models with large matrix multiplications run faster on Amper
 Few CPUs support "high"; "medium" uses bf16 if oneDNN supports it (AMX, AVX512-BF16).
 
 When it hurts: computations that need more than three decimal digits become inaccurate: solvers,
-matrix inverses, distances computed from products, long recurrences. Under autocast, the setting
-affects only operations that stay in fp32.
+matrix inverses, distances computed from products, long recurrences. Under autocast, this precision
+setting affects only operations that stay in fp32.
 
 How to check: compare a matrix multiplication with its float64 result, as this script does. No other
 check is reliable, because the settings exist on all hardware, even where they have no effect. The

@@ -19,11 +19,11 @@ Troubleshooting:
   machine. Pass the right one with --config_file.
 - "fp16 mixed precision requires a device in": the config file requests a precision that this
   machine does not support.
-- On several GPUs, the model learns differently: batch_size is per process, so with N GPUs each step
+- The model learns differently on several GPUs: batch_size is per process, so with N GPUs each step
   trains on N times as many samples, and a prepared scheduler advances N steps at a time. Adjust the
   learning rate, or use DataLoaderConfiguration(split_batches=True).
-- The model learns poorly with micro-batches: call accelerator.backward(loss), and clip gradients
-  only if accelerator.sync_gradients is True.
+- The model learns poorly with gradient accumulation: call accelerator.backward(loss), and clip
+  gradients only if accelerator.sync_gradients is True.
 - Validation counts some samples twice: use gather_for_metrics() instead of gather().
 """
 
