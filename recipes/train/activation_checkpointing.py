@@ -1,16 +1,16 @@
 """Activation checkpointing: recompute activations in the backward pass instead of storing them.
 
 What it does: a checkpointed block stores only its input; the backward pass recomputes everything
-else by running the forward pass of the block again. Instead of the activations of every layer,
-memory holds the input of every block and the activations of one block at a time.
+else by running the forward pass of the block again. Besides the inputs of the blocks, only the
+activations of one block are in memory at a time, instead of those of every layer.
 
-When it helps: activations take up most of the memory, as with long sequences, large images or deep
-networks. Checkpoint the blocks that repeat, such as each transformer layer. Checkpointing the whole
-model as a single block would not lower the peak.
+When it helps: activations take up most of the memory, as they do with long sequences, large images
+or deep networks. Checkpoint the blocks that repeat, such as each transformer layer. Checkpointing
+the whole model as a single block would not lower the peak memory use.
 
-When it hurts: each checkpointed block runs its forward pass twice in every step. Weights, gradients
-and optimizer state take as much memory as before. If you have memory to spare, do not use
-activation checkpointing.
+When it hurts: each checkpointed block runs its forward pass twice in every step. Checkpointing does
+not reduce the memory that weights, gradients and optimizer state use. If you have memory to spare,
+do not use activation checkpointing.
 
 How to check: compare the peak memory on a GPU with and without checkpointing. On any device, this
 script also counts the bytes that autograd saves for the backward pass, using
@@ -19,19 +19,20 @@ torch.autograd.graph.saved_tensors_hooks.
 Troubleshooting:
 - "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly": pass
   use_reentrant=False. The older variant, use_reentrant=True, needs an input that requires gradients
-  ("None of the inputs have requires_grad=True. Gradients will be None") and does not support
-  torch.autograd.grad().
+  (otherwise it warns "None of the inputs have requires_grad=True. Gradients will be None") and does
+  not support torch.autograd.grad().
 - "torch.utils.checkpoint: A different number of tensors was saved during the original forward and
   recomputation.": the block behaves differently when it is recomputed, because it depends on
-  something that has changed since (a counter, a cache, the time). Make the block a pure function of
-  its inputs.
-- With dropout, checkpointing changes the loss: either preserve_rng_state is False, or the dropout
-  layer uses its own random generator. With preserve_rng_state=True (the default), the recomputation
-  uses the same dropout masks.
-- Autocast needs no extra code with checkpointing: the recomputation runs under the same autocast
-  settings as the original forward pass. To verify this, run the script with --bf16.
-- With checkpointing, BatchNorm updates its running statistics twice per step: once in the forward
-  pass and once in the recomputation.
+  something that changed after the forward pass (a counter, a cache, the time). Make the block a
+  pure function of its inputs.
+- With dropout, activation checkpointing changes the loss: either preserve_rng_state is False, or
+  the dropout layer uses its own random generator. If the layer uses PyTorch's default generator and
+  preserve_rng_state is True (the default), the recomputation uses the same dropout masks as the
+  original forward pass.
+- Activation checkpointing needs no extra code under autocast: the recomputation uses the same
+  autocast settings as the original forward pass. To verify this, run the script with --bf16.
+- With activation checkpointing, BatchNorm updates its running statistics twice per step: once in
+  the forward pass and once in the recomputation.
 """
 
 from __future__ import annotations

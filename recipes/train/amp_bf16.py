@@ -5,28 +5,29 @@ optimizer state and loss stay in fp32. bf16 has the same range as fp32 (down to 
 do not underflow and you do not need a GradScaler. However, bf16 has only 8 bits of precision.
 
 When it helps: you have an Ampere or newer GPU, or a CPU with AMX or AVX512-BF16, and the layers are
-wide enough to keep it busy. Activations in bf16 take half the memory.
+wide enough to keep the hardware busy. Activations take half as much memory in bf16 as in fp32.
 
-When it hurts: Turing and Volta GPUs emulate bf16, which is slower than fp32, and older GPUs do not
-support bf16 at all; use fp16 on these GPUs (amp_fp16.py). Small models are limited by Python
-overhead, not by arithmetic. Operations that need more than 8 bits of precision (long sums,
-distances, losses) must stay in fp32; autocast handles the common ones.
+When it hurts: Turing and Volta GPUs emulate bf16, which is slower than fp32; use fp16 on these GPUs
+(amp_fp16.py). GPUs older than Volta do not support bf16 at all. Small models gain little, because
+they are limited by Python overhead, not by arithmetic. Operations that need more than 8 bits of
+precision (long sums, distances, losses) must stay in fp32; autocast keeps the common ones in fp32.
 
 How to check: compare the time per step and the peak memory with and without autocast. A GPU
 supports bf16 natively if torch.cuda.get_device_capability() >= (8, 0). Do not rely on
-torch.cuda.is_bf16_supported(): it also returns True if bf16 is only emulated.
+torch.cuda.is_bf16_supported(): it also returns True on GPUs that only emulate bf16.
 
 Troubleshooting:
 - "CUBLAS_STATUS_NOT_SUPPORTED": GPUs older than Volta cannot multiply bf16 matrices. This script
-  first tries such a multiplication and, if it fails, skips the comparison.
-- The loss stops falling but never becomes nan: the weights themselves were converted, with
-  model.bfloat16() or model.to(torch.bfloat16), so updates smaller than 1/256 of a weight are
-  rounded away. Keep the weights in fp32 and let autocast convert. The third line of this script's
-  output shows the effect of bf16 weights.
-- "mat1 and mat2 must have the same dtype, but got BFloat16 and Float": a matrix multiplication
-  outside the autocast block uses a result from inside it. Move the multiplication into the block,
-  or call .float() on that result.
-- "Got unsupported ScalarType BFloat16": NumPy has no bf16. Call .float() before .numpy().
+  tries such a multiplication first and exits if it fails.
+- The loss stops decreasing but never becomes nan: the weights themselves were converted to bf16,
+  with model.bfloat16() or model.to(torch.bfloat16), so updates smaller than 1/256 of a weight are
+  rounded away. Keep the weights in fp32 and let autocast do the conversion. The third line of this
+  script's output shows the effect of bf16 weights.
+- "mat1 and mat2 must have the same dtype, but got BFloat16 and Float": a tensor that was computed
+  inside the autocast block is used in a matrix multiplication outside the block. Move the
+  multiplication into the block, or call .float() on the tensor.
+- "Got unsupported ScalarType BFloat16": NumPy has no bf16 type. Call .float() on the tensor before
+  you call .numpy().
 """
 
 from __future__ import annotations

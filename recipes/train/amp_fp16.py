@@ -3,29 +3,29 @@
 What it does: torch.autocast runs matrix multiplications and convolutions in fp16; weights,
 optimizer state and loss stay in fp32. fp16 cannot represent values below 6e-8, so small gradients
 would become zero. GradScaler multiplies the loss by a large factor, divides the gradients by the
-same factor before the update, and skips steps whose gradients overflowed.
+same factor before the update, and skips steps in which the gradients overflow.
 
 When it helps: you have a GPU with tensor cores (Volta, Turing or newer), and the layers are wide
-enough to keep it busy. Activations in fp16 take half the memory. Turing has no fast bf16, so use
-fp16 on Turing.
+enough to keep the GPU busy. Activations take half as much memory in fp16 as in fp32. Turing GPUs
+have no fast bf16, so use fp16 on them.
 
 When it hurts: on GPUs without tensor cores (older than Volta, and the GTX 16 series), casting to
-fp16 can take more time than fp16 saves. Small models are limited by Python overhead, not by
-arithmetic. If bf16 is fast on your GPU (Ampere and newer), use bf16, which needs no scaler
-(amp_bf16.py).
+fp16 can take more time than fp16 saves. Small models gain little, because they are limited by
+Python overhead, not by arithmetic. If bf16 is fast on your GPU (Ampere and newer), use bf16, which
+needs no scaler (amp_bf16.py).
 
-How to check: compare the time per step and the peak memory with and without autocast, log
+How to check: compare the time per step and the peak memory with and without autocast. Also log
 scaler.get_scale() over time, and count the gradients that are exactly zero.
 
 Troubleshooting:
-- The loss is noisy or does not fall: small gradients underflow in fp16. Use GradScaler.
-- "Attempting to unscale FP16 gradients.": the model was converted with .half(). Keep its weights in
-  fp32.
+- With fp16, the loss is noisy or does not decrease: small gradients underflow. Use GradScaler.
+- "Attempting to unscale FP16 gradients.": the model was converted with .half(). Keep the weights in
+  fp32 and let autocast do the conversion.
 - "No inf checks were recorded for this optimizer.": scaler.step(optimizer) found no gradients. Call
   scaler.scale(loss).backward() first.
-- The loss is nan and scaler.get_scale() falls toward zero: an operation in the forward pass exceeds
-  65504, the largest fp16 value. Run that operation in fp32, under torch.autocast(device_type,
-  enabled=False).
+- The loss is nan and scaler.get_scale() drops toward zero: an operation in the forward pass
+  produces a value above 65504, the largest fp16 value. Run that operation in fp32, under
+  torch.autocast(device_type, enabled=False).
 - "`torch.cuda.amp.GradScaler(args...)` is deprecated": use torch.amp.GradScaler("cuda"), which is
   available in torch 2.3 and newer.
 """

@@ -1,25 +1,26 @@
 """Cache preprocessed data in memory, but augment it again in every epoch.
 
 What it does: deterministic preprocessing (decoding, resizing) runs once per sample, and the result
-stays in memory. Random augmentation (flip, crop, noise) runs after the cache, so the samples differ
-in every epoch.
+stays in memory. Random augmentation (flip, crop, noise) is applied to the cached samples, so the
+model still sees a different version of each sample in every epoch.
 
 When it helps: decoding takes longer than the training step, and the decoded data fits in memory.
 
-When it hurts: you train for only one epoch, or the decoded data is larger than memory. If memory is
-short, cache resized images, store them as uint8, or keep the cache on disk.
+When it hurts: you train for only one epoch, or the decoded data does not fit in memory. If memory
+is short, cache resized images, store the images as uint8, or keep the cache on disk.
 
 How to check: compare the time per step after the first epoch, with and without the cache, and watch
 the memory use of the process.
 
 Troubleshooting:
-- The training loss falls faster but the validation loss rises: samples were cached after
-  augmentation, so they are the same in every epoch. Cache first, then augment. This script prints
-  the share of samples that differ between epochs.
+- The training loss decreases faster with a cache, but the validation loss rises: samples were
+  cached after augmentation, so they are the same in every epoch. Cache samples first, then augment
+  them. This script prints the share of samples that differ between epochs.
 - "worker (pid 123) is killed by signal: Killed": every DataLoader worker has its own copy of the
-  cache, and the machine is out of memory. Share one copy with tensor.share_memory_().
-- With persistent_workers=True, workers never see an epoch number that you set on the dataset. Store
-  the epoch number in shared memory, as this script does.
+  cache, and the machine is out of memory. To share one copy among all workers, call share_memory_()
+  on the cached tensors.
+- With persistent_workers=True, an epoch number that you set on the dataset never reaches the
+  workers. Store the epoch number in shared memory, as this script does.
 """
 
 from __future__ import annotations

@@ -1,31 +1,32 @@
 """channels-last: store the channels of each pixel next to each other in memory.
 
 What it does: a channels-last tensor keeps the shape (batch, channels, height, width). Only the
-memory layout changes, to the one that tensor cores and oneDNN use. Convert the model and its input
-once; the layers in between preserve the layout.
+memory layout changes, to the one that tensor cores and oneDNN use. You convert only the model and
+its input; the layers of the model preserve the layout.
 
 When it helps: convolutional networks run faster under AMP on GPUs with tensor cores, and on many
 CPUs.
 
 When it hurts: models without convolutions, with few channels, or with grouped convolutions that
 have no fast kernel can become slower. A layer that supports only the contiguous layout forces two
-conversions in every step.
+conversions in every step: to the contiguous layout and back.
 
-How to check: test x.is_contiguous(memory_format=torch.channels_last) after each layer (this script
-counts the layers for which it is True), and compare the time per step. In a profile, the conversion
-kernels (nchwToNhwc, nhwcToNchw) should be gone.
+How to check: call x.is_contiguous(memory_format=torch.channels_last) on the output of each layer
+(this script counts the layers for which the result is True), and compare the time per step with and
+without channels-last. In a profile, the conversion kernels (nchwToNhwc, nhwcToNchw) should no
+longer appear.
 
 Troubleshooting:
 - "view size is not compatible with input tensor's size and stride (at least one dimension spans
   across two contiguous subspaces). Use .reshape(...) instead.": replace view() with flatten(1) or
   reshape().
 - "required rank 4 tensor to use channels_last format": only image batches (4 dimensions) can use
-  channels_last; for volumes (5 dimensions), use torch.channels_last_3d. Convert the images, not the
-  labels.
+  channels_last; for volumes (5 dimensions), use torch.channels_last_3d. Convert only the images,
+  not the labels.
 - Training is no faster with channels-last: you converted the input but not the weights, or a layer
   falls back to the contiguous layout. Convert both the model and the input, then count the
   channels-last layers as this script does.
-- A checkpoint was saved in a different memory layout: this is harmless, because load_state_dict()
+- A checkpoint that was saved in a different memory layout causes no problem: load_state_dict()
   copies the values but not the layout.
 """
 

@@ -1,27 +1,28 @@
 """CUDA graphs: record a whole training step once and replay it.
 
 What it does: a CUDA graph records every kernel of a training step together with its memory
-addresses. graph.replay() then launches all of them with one call, instead of one launch per kernel
-from Python.
+addresses. graph.replay() then launches all recorded kernels with one call, instead of one launch
+per kernel from Python.
 
 When it helps: each step runs many short kernels, the GPU waits for the host to launch them, and the
 shapes are the same in every step.
 
 When it hurts: shapes change, or a step needs the host (for example, for .item() or a condition on a
-computed value). A CUDA graph keeps its memory allocated for as long as it exists, and steps that
-consist of large kernels gain nothing.
+computed value). Steps that consist of large kernels do not become faster. A CUDA graph keeps its
+memory allocated for as long as it exists.
 
-How to check: compare the time per step with and without the graph. In a profile, the gaps between
-kernels should disappear.
+How to check: compare the time per step with and without a CUDA graph. In a profile, the gaps
+between kernels should disappear.
 
 Troubleshooting:
-- "operation not permitted when stream is capturing": something in the step synchronizes with the
-  host, such as .item(), .cpu(), print, a copy from pageable memory or lazy initialization. Run a
-  few warm-up steps first, and move everything else that synchronizes out of the graph.
+- "operation not permitted when stream is capturing": something in the recorded step synchronizes
+  with the host, such as .item(), .cpu(), print, a copy from pageable memory or lazy initialization.
+  Run a few warm-up steps before you record, and move everything that still synchronizes out of the
+  graph.
 - "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' capturable is
   False.": create the optimizer with Adam(..., capturable=True). SGD does not need this option.
-- The loss never changes when a graph is replayed: the graph reads only the tensors that it
-  recorded. Use copy_() to copy new data into them instead of passing new tensors.
+- The loss never changes when a CUDA graph is replayed: the graph reads only the tensors that it
+  recorded. Use copy_() to copy new data into these tensors instead of passing new ones.
 - A learning-rate schedule has no effect on a CUDA graph: the learning rate was recorded as a
   constant. Create the optimizer with a tensor, lr=torch.tensor(1e-3, device="cuda"), and update
   that tensor with fill_().

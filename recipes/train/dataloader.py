@@ -1,26 +1,28 @@
 """DataLoader tuning: workers, pinned memory, persistent workers, prefetch_factor.
 
-What it does: worker processes prepare samples while the model computes. Pinned memory lets copies
-to the GPU overlap with computation. Persistent workers stay alive between epochs, and
-prefetch_factor sets how many batches each worker prepares in advance. The sampler still determines
-the order of the samples.
+What it does: worker processes prepare samples while the model trains. Pinned memory lets copies to
+the GPU overlap with computation. Persistent workers stay alive between epochs, and prefetch_factor
+sets how many batches each worker prepares in advance. The sampler still determines the order of the
+samples.
 
 When it helps: preparing a batch takes longer than training on it, because of decoding, augmentation
 or a large number of files.
 
-When it hurts: if the data is already in memory, sending it between processes costs more than it
-saves. Each worker takes memory and start-up time. If there are more workers than CPU cores, the
-workers slow each other down, and also slow down a model that trains on the CPU.
+When it hurts: if the data is already in memory, sending it from worker processes to the main
+process takes more time than the workers save. Each worker needs memory and start-up time. If there
+are more workers than CPU cores, the workers slow each other down, and also slow down a model that
+trains on the CPU.
 
-How to check: measure the share of time that training waits for a batch. If this share is near zero,
-the DataLoader does not need tuning.
+How to check: measure how much of the total time training spends waiting for batches. If this share
+is near zero, the DataLoader does not need tuning.
 
 Troubleshooting:
-- "Cannot re-initialize CUDA in forked subprocess": do not use CUDA in the Dataset. Copy batches to
-  the GPU in the training loop.
+- "Cannot re-initialize CUDA in forked subprocess": the Dataset uses CUDA in a worker process. Load
+  data on the CPU, and copy batches to the GPU in the training loop.
 - "An attempt has been made to start a new process before the current process has finished its
-  bootstrapping phase": workers import your script again (on Windows, on macOS, and on Linux with
-  Python 3.14 or newer). Put the code that starts training under `if __name__ == "__main__":`.
+  bootstrapping phase": DataLoader workers import your script again (on Windows, on macOS, and on
+  Linux with Python 3.14 or newer). Put the code that starts training under `if __name__ ==
+  "__main__":`.
 - "Can't pickle <function <lambda>": a lambda cannot be sent to a worker process (on Windows, on
   macOS, and on Linux with Python 3.14 or newer). Replace it with a named function.
 - "DataLoader worker (pid 123) is killed by signal: Bus error. It is possible that dataloader's
@@ -32,11 +34,11 @@ Troubleshooting:
   DataLoader workers.
 - "Too many open files": raise the open-file limit with ulimit -n, or call
   torch.multiprocessing.set_sharing_strategy("file_system").
-- With persistent_workers=True, the sample order of the second epoch changes: the loader draws
-  worker seeds from its generator only once instead of in every epoch. Give the sampler its own
-  generator.
-- Augmentation depends on the number of DataLoader workers: each worker has its own random
-  generator. Use a separate seed for each sample.
+- With persistent_workers=True, the second epoch uses a different sample order than without
+  persistent workers: the loader draws worker seeds from its generator only once instead of in every
+  epoch. Give the sampler its own generator.
+- Random augmentation gives different results if you change the number of DataLoader workers: each
+  worker has its own random generator. Use a separate seed for each sample.
 """
 
 from __future__ import annotations

@@ -1,45 +1,46 @@
 """DistributedDataParallel (DDP): one process per GPU, each training on part of every batch.
 
-What it does: every process has a full copy of the model and computes its part of the batch.
-backward() averages the gradients across processes while it is still computing, so all processes
-take the same step. Start the script with one of these commands:
+What it does: every process has a full copy of the model and computes its part of the batch. While
+backward() is still computing, it averages the gradients across processes, so all copies of the
+model stay identical. Start the script with one of these commands:
     python ddp.py                       # on all GPUs, or with two processes on a CPU
     torchrun --standalone --nproc-per-node=gpu ddp.py  # on all GPUs of one machine
     torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d \\
         --rdzv-endpoint=first-host:29500 ddp.py        # on each of two machines
 
 When it helps: the model fits on one GPU, and you have several GPUs. DataParallel is slower than
-DDP: a single Python process drives all GPUs, copies the model in every step and gathers all results
-on the first GPU.
+DDP, because a single Python process drives all GPUs, copies the model in every step and gathers all
+results on the first GPU.
 
 When it hurts: with small models or slow links, synchronizing gradients can take longer than the
-extra GPUs save. NCCL is not available on Windows. Scale the learning rate with the total batch
-size.
+extra GPUs save. A larger total batch size also needs a different learning rate. NCCL is not
+available on Windows.
 
-How to check: compare the losses that this script prints, or set NCCL_DEBUG=INFO to see what NCCL
-does. In a profile, all_reduce should overlap with the backward pass.
+How to check: compare the losses of a single process with the losses under DDP, as this script does;
+they should match. To see what NCCL does, set NCCL_DEBUG=INFO. In a profile, all_reduce should
+overlap with the backward pass.
 
 Troubleshooting:
 - All DDP processes use GPU 0: call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before you
   create the model.
-- Samples come in the same order in every epoch: call sampler.set_epoch(epoch) at the start of each
-  epoch.
+- Under DDP, samples come in the same order in every epoch: call sampler.set_epoch(epoch) at the
+  start of each epoch.
 - Every DDP process trains on all of the data: pass a DistributedSampler to the DataLoader.
-- Evaluation counts some samples twice: DistributedSampler pads the data so that every process gets
-  the same number of samples.
+- Under DDP, evaluation counts some samples twice: DistributedSampler pads the data so that every
+  process gets the same number of samples.
 - Under DDP, BatchNorm computes its statistics from only one process's part of the batch: use
   torch.nn.SyncBatchNorm.
-- "Expected to have finished reduction in the prior iteration": pass find_unused_parameters=True to
-  DistributedDataParallel.
-- "Watchdog caught collective operation timeout": code under `if rank == 0:` contains an operation
-  that all processes must run. Move that operation out of the `if` block.
+- "Expected to have finished reduction in the prior iteration": some parameters received no
+  gradient. If this is intended, pass find_unused_parameters=True to DistributedDataParallel.
+- "Watchdog caught collective operation timeout": the code under `if rank == 0:` contains an
+  operation that all processes must run. Move that operation out of the `if` block.
 - "environment variable RANK expected, but not set": start the script with torchrun.
-- Training on several machines hangs at the start: set NCCL_SOCKET_IFNAME to the network interface
-  to use.
-- "use_libuv was requested but PyTorch was build without libuv support": set USE_LIBUV=0 (on
-  Windows).
-- Under DDP, the printed loss comes from one process only: average the loss across processes with
-  all_reduce.
+- Training on several machines hangs at the start: set NCCL_SOCKET_IFNAME to the name of the network
+  interface that NCCL should use.
+- "use_libuv was requested but PyTorch was build without libuv support": on Windows, set the
+  environment variable USE_LIBUV=0.
+- Under DDP, each process computes the loss of its own part of the batch: before you print the loss,
+  average it across processes with all_reduce.
 - To save a checkpoint of a DDP model, save model.module instead of the DDP wrapper, and only on
   rank 0.
 """

@@ -1,35 +1,36 @@
 """Early stopping: stop when the validation loss stops falling, and restore the best weights.
 
 What it does: after each epoch, the model is evaluated on validation data, which is not used for
-training. If the validation loss has not improved by min_delta for `patience` epochs, training ends
-and the weights of the best epoch are restored.
+training. If the validation loss has not improved by at least min_delta for `patience` epochs,
+training ends and the weights of the best epoch are restored.
 
 When it helps: you do not know how many epochs you need, or the model overfits because the dataset
 is small or the model is large.
 
-When it hurts: the validation set is so small that its loss is noise, or the loss rises before it
-falls again (one-cycle schedules and warm restarts must run to the end). Evaluation itself takes
-time.
+When it hurts: the validation set is so small that its loss is mostly noise, or the loss is expected
+to rise before it falls again (one-cycle schedules and warm restarts must run to the end).
+Evaluating the model after every epoch also takes time.
 
 How to check: look at the validation loss of each epoch. This script prints which epoch had the
 lowest validation loss.
 
 Troubleshooting:
-- The model keeps the last weights instead of the best: restore the best weights after the loop,
-  even if training ran for all epochs.
-- The saved "best" weights are the same as the last ones: model.state_dict() returns the live
-  tensors. Copy them, as this script does, or use torch.save().
+- After training, the model has the last weights instead of the best ones: restore the best weights
+  after the training loop, even if training ran for all epochs.
+- The saved "best" weights are the same as the last ones: model.state_dict() returns references to
+  the live tensors. Copy the tensors, as this script does, or use torch.save().
 - BatchNorm and dropout distort the validation loss: call model.eval() before evaluation and
   model.train() after it.
-- Training stops much too early: raise patience, which counts evaluations, not batches. If min_delta
-  is larger than the improvement of one epoch, lower min_delta.
-- Training never stops: with min_delta=0, rounding errors count as progress. A condition such as
-  `elif loss > best` is False for nan, so an epoch with a nan loss does not count as one without
-  improvement. Use `else` instead, and stop at once if the loss is not finite.
-- The reported score is too good: the best epoch was chosen on the validation set. Report the score
-  on a separate test set.
+- Early stopping ends training much too early: raise patience, which counts evaluations, not
+  batches. If min_delta is larger than the improvement of one epoch, lower min_delta.
+- Early stopping never ends training: with min_delta=0, even a rounding error counts as an
+  improvement. If the loss is nan, a condition such as `elif loss > best` is False, so the epoch
+  does not count as one without improvement. Use `else` instead, and stop at once if the loss is not
+  finite.
+- With early stopping, the reported score is too good: the best epoch was chosen on the validation
+  set. Report the score on a separate test set.
 - Under DDP, some processes stop early and the others hang: all processes must make the same
-  decision. Average the validation loss with all_reduce first.
+  decision. Average the validation loss with all_reduce before you decide whether to stop.
 """
 
 from __future__ import annotations

@@ -16,17 +16,17 @@ parameters with sum(p.numel() for p in model.parameters() if p.requires_grad).
 
 Troubleshooting:
 - The frozen part of the model still changes: BatchNorm updates its running statistics in train
-  mode, and model.train() switches the backbone back to train mode. Call backbone.eval() after every
-  model.train().
+  mode, and model.train() switches the frozen backbone back to train mode. Call backbone.eval()
+  after every model.train().
 - "element 0 of tensors does not require grad and does not have a grad_fn": all layers are frozen,
   or the whole forward pass ran under torch.no_grad(). Run only the backbone under torch.no_grad().
-- Layers that you unfroze do not learn: the optimizer does not have their parameters. Add them with
-  optimizer.add_param_group().
+- Layers that you unfroze do not learn: their parameters were not passed to the optimizer. Add them
+  with optimizer.add_param_group().
 - Do not precompute gradients and reuse them: a gradient is valid only for the weights at which it
-  was computed, and every optimizer step changes them. Only the features of the frozen part are
-  constant. This script shows how reused gradients change the loss.
-- "Expected to have finished reduction in the prior iteration": freeze the layers before you wrap
-  the model in DDP.
+  was computed, and every optimizer step changes these weights. Only the features of the frozen
+  layers are constant. This script shows how reused gradients change the loss.
+- "Expected to have finished reduction in the prior iteration": DDP waits for gradients of layers
+  that were frozen after the model was wrapped. Freeze the layers before you wrap the model in DDP.
 """
 
 from __future__ import annotations

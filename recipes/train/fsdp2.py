@@ -1,30 +1,31 @@
 """FSDP2: shard the model itself across processes.
 
 What it does: fully_shard() gives each process a shard of every weight, gradient and optimizer
-state. The weights of a block are gathered before the block runs and released after it. Start the
-script with one of these commands:
+state. The weights of a block are gathered before the block runs and released when it is done. For
+training on several machines, see ddp.py. On one machine, start the script with one of these
+commands:
     python fsdp2.py                       # on all GPUs, or with two processes on a CPU
-    torchrun --standalone --nproc-per-node=gpu fsdp2.py  # for several machines, see ddp.py
+    torchrun --standalone --nproc-per-node=gpu fsdp2.py  # on all GPUs of one machine
 
 When it helps: weights, gradients and optimizer state (16 bytes per weight with Adam) do not fit on
 one GPU.
 
-When it hurts: if the model fits on one GPU, DDP sends less data. FSDP2 performs poorly over slow
-links and with small blocks.
+When it hurts: if the model fits on one GPU, use DDP, which sends less data between GPUs than FSDP2.
+FSDP2 performs poorly over slow links and with small blocks.
 
-How to check: this script prints how many of the weights one process stores. On a GPU, also compare
-torch.cuda.max_memory_allocated() with and without sharding.
+How to check: this script prints the share of the weights that one process stores. On a GPU, also
+compare torch.cuda.max_memory_allocated() with and without sharding.
 
 Troubleshooting:
 - "cannot import name 'fully_shard'": torch.distributed.fsdp provides fully_shard only in torch 2.6
   and newer.
 - FSDP2 saves no memory: all weights are gathered at once, because fully_shard() was called only on
-  the whole model. Call fully_shard(block) for each block too.
+  the whole model. Call fully_shard() on each block first, then on the model.
 - "got mixed torch.Tensor and DTensor": call model(x), not model.forward(x).
 - The model does not learn with FSDP2: the optimizer was created before fully_shard() and still
   refers to the old weights. Create the optimizer after fully_shard().
-- The shards of a model do not match: the processes started from different weights. Use the same
-  random seed in all processes.
+- With FSDP2, the shards of a model do not match: the processes started from different weights. Use
+  the same random seed in all processes.
 - Saving an FSDP2 checkpoint hangs: all processes must call get_model_state_dict(), not only rank 0.
 - To resume FSDP2 training from a checkpoint, use torch.distributed.checkpoint.
 """

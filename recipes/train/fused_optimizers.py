@@ -1,18 +1,17 @@
 """Optimizer steps as a for-loop, as a few grouped operations, or as one fused kernel.
 
-What it does: torch can compute the same AdamW or SGD update in three ways. The for-loop runs
-several small operations per tensor; foreach=True groups the tensors into a few operations;
-fused=True does the whole update in one pass over memory. The default is foreach on CUDA and the
-for-loop on a CPU.
+What it does: torch can compute an AdamW or SGD update in three ways. The for-loop runs several
+small operations per tensor; foreach=True groups the tensors into a few operations; fused=True does
+the whole update in one pass over memory. The default is foreach on CUDA and the for-loop on a CPU.
 
 When it helps: the model has many parameter tensors (as transformers do) and the batches are small,
 so the optimizer takes a large part of each step. fused=True also works on CPUs (Adam, AdamW and
-SGD; torch 2.4 and newer). With a GradScaler, the fused kernel itself divides by the loss scale and
-skips overflows, so the host does not have to wait.
+SGD; torch 2.4 and newer). With a GradScaler, the fused kernel itself divides the gradients by the
+loss scale and skips the update if they overflow, so the host does not have to wait.
 
-When it hurts: foreach needs temporary copies as large as the parameters, which may not fit on a
-nearly full GPU (in that case, use fused=True or foreach=False). With a few large tensors, the gain
-is small.
+When it hurts: foreach=True needs temporary copies as large as the parameters, which may not fit on
+a nearly full GPU (in that case, use fused=True or foreach=False). If the model has only a few large
+tensors, the gain is small.
 
 How to check: this script prints how many milliseconds optimizer.step() takes in each variant. In a
 profile, look for "Optimizer.step".
@@ -23,10 +22,10 @@ Troubleshooting:
 - "`fused=True` requires all the params to be floating point Tensors of supported devices": a
   parameter is complex or on an unsupported device. Move the model to its device before you create
   the optimizer.
-- torch.cuda.OutOfMemoryError in optimizer.step(), even though forward and backward fit: foreach
-  makes temporary copies; fused=True does not.
-- The optimizer uses a different variant after loading a checkpoint: load_state_dict() takes `fused`
-  and `foreach` from the checkpoint. Set both again in optimizer.param_groups.
+- torch.cuda.OutOfMemoryError in optimizer.step(), even though the forward and backward passes fit
+  in memory: foreach=True makes temporary copies. Use fused=True, which does not.
+- After you load a checkpoint, the optimizer uses a different implementation: load_state_dict()
+  takes `fused` and `foreach` from the checkpoint. Set both options again in optimizer.param_groups.
 """
 
 from __future__ import annotations

@@ -1,30 +1,32 @@
 """Gradient accumulation: train on a large batch in several small passes.
 
-What it does: backward() adds to the existing gradients. Several micro-batches before one
-optimizer.step() therefore give the gradient of one large batch, if each loss is weighted by its
-share of the samples.
+What it does: backward() adds the new gradients to the existing ones. If you process several
+micro-batches before one optimizer.step() and weight each loss by its share of the samples, you get
+the gradient of one large batch.
 
-When it helps: the batch size that you want does not fit in memory, for example because you run the
-same recipe on a smaller GPU. With several GPUs, gradients are synchronized less often.
+When it helps: the batch size that you want does not fit in memory, for example because the batch
+size was chosen for a larger GPU. With several GPUs, gradients are synchronized less often.
 
-When it hurts: training does not get faster, because the same arithmetic runs in more, smaller
-passes. BatchNorm sees only micro-batches, so its statistics differ from those of the large batch.
+When it hurts: training does not get faster, because the amount of arithmetic stays the same and is
+split into smaller passes. BatchNorm sees only micro-batches, so its statistics differ from those of
+the large batch.
 
-How to check: compare with training on the large batch. The losses must match, and the peak memory
-on a GPU should be lower.
+How to check: compare training with micro-batches to training with the large batch. The losses must
+match, and the peak memory on a GPU should be lower with micro-batches.
 
 Troubleshooting:
-- The result is wrong if the last micro-batch is smaller than the others: loss /
+- The gradient is wrong if the last micro-batch is smaller than the others: loss /
   number_of_micro_batches gives the samples of that micro-batch too much weight (this script shows
   the error). Weight each loss by its number of samples, or by its number of target tokens if the
   loss is a mean over tokens.
-- The loss explodes, or the learning rate seems too high: the losses of the micro-batches were
-  summed without weights. Weight each loss by its share of the samples, and use the learning rate of
-  the large batch.
+- With gradient accumulation, the loss explodes, or the learning rate seems too high: the losses of
+  the micro-batches were summed without weights. Weight each loss by its share of the samples, and
+  use the learning rate of the large batch.
 - The last micro-batches of an epoch are never used: `if (i + 1) % n == 0` skips an incomplete group
-  at the end. Call optimizer.step() after the last micro-batch too.
-- "Trying to backward through the graph a second time": you added up the losses and called
-  backward() on the sum inside the loop. Call backward() on each loss; this also frees its graph.
+  at the end. Also call optimizer.step() after the last micro-batch of the epoch.
+- "Trying to backward through the graph a second time": inside the loop, you added up the losses and
+  called backward() on the sum. Call backward() on each loss instead; this also frees the graph of
+  that loss.
 - Under DDP, every backward pass synchronizes gradients: run every micro-batch except the last (both
   forward and backward) inside a `with model.no_sync():` block.
 - Under FSDP2, every backward pass synchronizes gradients: call

@@ -2,31 +2,31 @@
 
 What it does: clip_grad_norm_() scales the gradients down if their norm exceeds a limit. With a
 GradScaler, the gradients are multiplied by the loss scale (65536 at first), so you must unscale
-them before you clip. The order is: backward, unscale_, clip, step, update.
+them before you clip. The correct order is: backward, unscale_, clip, step, update.
 
-When it helps: occasional huge gradients would destroy what the model has learned, as in
-transformers, recurrent networks and reinforcement learning.
+When it helps: training occasionally produces huge gradients that would destroy what the model has
+learned, as can happen with transformers, recurrent networks and reinforcement learning.
 
-When it hurts: a limit below the usual norm shrinks every step, which amounts to a lower learning
-rate. On a GPU, error_if_nonfinite=True makes the host wait for the norm in every step.
+When it hurts: a limit below the typical gradient norm shrinks every step, which amounts to a lower
+learning rate. On a GPU, error_if_nonfinite=True makes the host wait for the norm in every step.
 
-How to check: clip_grad_norm_() returns the norm before clipping. Log this norm, and choose the
-limit so that only outliers are clipped.
+How to check: clip_grad_norm_() returns the norm of the gradients before clipping. Log this norm,
+and choose the limit so that only outliers are clipped.
 
 Troubleshooting:
-- Learning nearly stops, without an error: the gradients were clipped before unscale_() and then
-  divided by the loss scale (this script shows the effect). Adam hides the mistake, because its
-  updates do not depend on the size of the gradients.
+- The model nearly stops learning, without an error: the gradients were clipped before unscale_()
+  and then divided by the loss scale (this script shows the effect). Adam hides this mistake,
+  because its updates do not depend on the size of the gradients.
 - "unscale_() has already been called on this optimizer since the last update().": call unscale_()
   once per step, and call update() after each step. With gradient accumulation, call unscale_() only
   after the last micro-batch.
 - "unscale_() is being called after step().": call unscale_() after backward() and before
   clip_grad_norm_(), step() and update().
 - "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be
-  clipped": with a GradScaler, this is an overflow, and the scaler skips that step. Leave
-  error_if_nonfinite set to False.
-- Each FSDP1 process clips with a different norm: torch.nn.utils.clip_grad_norm_() sees only the
-  local shard. Call model.clip_grad_norm_() instead.
+  clipped": with a GradScaler, this means that the gradients overflowed, and the scaler skips that
+  step. Leave error_if_nonfinite set to False.
+- With FSDP1, each process clips gradients with a different norm: torch.nn.utils.clip_grad_norm_()
+  sees only the local shard. Call model.clip_grad_norm_() instead.
 - With FSDP2 and tensor parallelism, torch.nn.utils.clip_grad_norm_() works but returns a DTensor.
   To log the norm, use norm.full_tensor().
 """

@@ -1,29 +1,31 @@
 """The largest batch that fits: search for it, and recover safely from out-of-memory errors.
 
 What it does: the search runs two training steps with 1, 2, 4 ... samples until memory runs out, and
-then bisects. After each failed attempt, the search frees the memory of that attempt. Batches larger
-than the result are then split and trained in parts.
+then bisects to find the largest batch size that fits. After each failed attempt, the search frees
+the memory of that attempt. Batches larger than that size are then split and trained in parts.
 
-When it helps: one script runs on GPUs of different sizes, or the GPU has memory to spare.
+When it helps: you run the same script on GPUs with different amounts of memory, or the GPU has
+memory to spare.
 
 When it hurts: a larger batch changes how the model trains and needs a different learning rate. If
-the GPU is already fully utilized, a larger batch is no faster.
+the GPU is already fully utilized, a larger batch does not make training faster.
 
-How to check: compare torch.cuda.max_memory_allocated() after two steps with the memory of the GPU.
+How to check: after two training steps, compare torch.cuda.max_memory_allocated() with the total
+memory of the GPU.
 
 Troubleshooting:
-- "CUDA out of memory. Tried to allocate" again, with ever smaller batches: you retry inside the
-  `except` block, where the exception keeps the tensors of the failed step alive. Leave the block
-  before you retry, and keep no reference to the exception.
+- "CUDA out of memory. Tried to allocate" appears again, with ever smaller batches: you retry inside
+  the `except` block, where the exception keeps the tensors of the failed step alive. Leave the
+  block before you retry, and keep no reference to the exception.
 - The batch size that the search finds is too large for training: the search must include backward()
   and a second step, because the optimizer state is in memory only from the second step on. Train
   with 90% of the batch size that the search finds.
 - "1.50 GiB is reserved by PyTorch but unallocated": the memory is fragmented because many different
   sizes were allocated. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before you start
   Python, and call torch.cuda.empty_cache() after a failed attempt.
-- On Windows, training gets slow instead of running out of memory: turn off "CUDA - Sysmem Fallback
-  Policy" in the NVIDIA Control Panel.
-- The weights change during the batch-size search: run the search on a copy of the model.
+- On Windows, training gets slow instead of running out of memory: turn off the "CUDA - Sysmem
+  Fallback Policy" setting in the NVIDIA Control Panel.
+- The batch-size search changes the weights of the model: run the search on a copy of the model.
 - If samples differ in length, run the batch-size search with the longest samples, because they need
   the most memory.
 """

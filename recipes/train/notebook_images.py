@@ -1,8 +1,8 @@
 """Colab, Kaggle and cloud images: keep the installed torch, and survive the end of a session.
 
-What it does: this script prints which notebook service or image it runs in, what is preinstalled
-and which steps it recommends, but changes nothing. It recommends a constraints file, which keeps
-pip from replacing a working torch, and names a folder in which checkpoints persist.
+What it does: this script prints the notebook service or image in which it runs, the preinstalled
+packages and the recommended steps, but changes nothing. It recommends a constraints file, which
+keeps pip from replacing a working torch, and a folder in which checkpoints persist.
 
 When it helps: you work in a hosted notebook or a ready-made image. Run the script before you
 install anything.
@@ -12,8 +12,8 @@ When it hurts: the image's torch is too old for your code. In that case, use a d
 How to check: `pip install --dry-run -c constraints.txt ...` shows what pip would replace.
 
 Troubleshooting:
-- "operator torchvision::nms does not exist": installing a requirement replaced the image's torch.
-  Install your requirements with a constraints file, as this script recommends.
+- "operator torchvision::nms does not exist": when you installed your requirements, pip replaced the
+  image's torch. Install them with a constraints file, as this script recommends.
 - "numpy.dtype size changed, may indicate binary incompatibility": restart the notebook kernel.
 - torch.cuda.is_available() is False in a new session: no accelerator was selected. In Colab, select
   one under Runtime > Change runtime type; in Kaggle, under Settings > Accelerator.
@@ -23,7 +23,8 @@ Troubleshooting:
 - "No module named 'torch'" in an AWS, Google Cloud or Azure image: torch is in an environment that
   the login message names. Activate that environment first.
 - On an AWS, Google Cloud or Azure VM, files on the disk persist, unlike in a notebook session.
-- Your code mistakes Kaggle for Colab: Kaggle's image is based on Colab's. Check for Kaggle first.
+- Your code mistakes Kaggle for Colab: Kaggle's image is based on Colab's image. Check for Kaggle
+  first.
 """
 
 from __future__ import annotations

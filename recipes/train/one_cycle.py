@@ -4,31 +4,32 @@ What it does: OneCycleLR raises the learning rate from a small value to max_lr a
 almost zero by the last step; momentum moves in the opposite direction. High learning rates help the
 optimizer explore, and low learning rates help it converge.
 
-When it helps: you know the number of steps, and with a constant learning rate, the noise from small
-batches prevents convergence.
+When it helps: you know the number of training steps in advance, and the noise from small batches
+prevents convergence at a constant learning rate.
 
 When it hurts: training that stops early never reaches the low learning rates, and training that
 continues past the end of the schedule no longer learns. Fine-tuning may need a smaller max_lr than
 training from scratch.
 
 How to check: look at the learning rate at the first step, at its peak and at the last step. This
-script prints all three; in your code, call scheduler.get_last_lr().
+script prints all three values; in your own code, call scheduler.get_last_lr().
 
 Troubleshooting:
-- The loss hardly falls and the learning rate never leaves the warm-up phase: scheduler.step() was
-  called once per epoch. Call it after every optimizer.step(), and set total_steps to the number of
-  optimizer steps.
+- The loss hardly decreases and the learning rate never leaves the warm-up phase: scheduler.step()
+  was called once per epoch. Call it after every optimizer.step(), and set total_steps to the number
+  of optimizer steps.
 - "Tried to step 101 times. The specified number of total steps is 100": total_steps is less than
-  epochs * len(loader), or the loader got longer. With gradient accumulation, count only optimizer
-  steps, and call scheduler.step() only after each of them.
+  epochs * len(loader), or the number of batches in the loader has increased. With gradient
+  accumulation, count only optimizer steps, and call scheduler.step() only after each of them.
 - "Detected call of `lr_scheduler.step()` before `optimizer.step()`": the two calls are in the wrong
-  order, or GradScaler skipped its first step. With a GradScaler, call scheduler.step() only if
-  scaler.get_scale() did not decrease.
-- The optimizer's lr has no effect: OneCycleLR overwrites it with max_lr / div_factor.
+  order, or GradScaler skipped the first optimizer step. With a GradScaler, call scheduler.step()
+  only if scaler.update() has not lowered scaler.get_scale().
+- The learning rate that you passed to the optimizer has no effect: OneCycleLR overwrites it with
+  max_lr / div_factor.
 - "optimizer must support momentum or beta1 with `cycle_momentum` option enabled": for SGD without
   momentum, pass cycle_momentum=False to OneCycleLR.
-- The learning rate starts over after a checkpoint is loaded: save and load scheduler.state_dict()
-  too.
+- The learning-rate schedule starts over after a checkpoint is loaded: save scheduler.state_dict()
+  in the checkpoint, and load it when you resume.
 - The loss becomes nan near the peak of the learning rate: max_lr is too high. To find a good value,
   raise max_lr until the loss becomes unstable, then halve it.
 """

@@ -1,32 +1,32 @@
 """Non-blocking copies: copy the next batch to the GPU while the model works on the current one.
 
-What it does: batches are in pinned memory, so Python continues during the copy. Copies are queued
-on their own CUDA stream, one batch ahead, and an event makes the model's stream wait only for the
-copy that it needs.
+What it does: batches are in pinned memory, so Python does not have to wait for a copy to finish.
+Copies are queued on their own CUDA stream, one batch ahead, and an event makes the model's stream
+wait only for the copy that it needs.
 
 When it helps: large batches (images, video, audio) are copied over PCIe, and the GPU waits for
 them.
 
 When it hurts: pinned memory cannot be swapped out, so too much of it leaves the host short of
-memory. Small batches (token IDs) are copied so fast that there is little to gain. The GPU needs
-memory for one more batch. Training on a CPU does not benefit, because no copy is needed.
+memory. Small batches (token IDs) are copied so fast that there is little to gain. Prefetching also
+needs GPU memory for one more batch. Training on a CPU does not benefit, because no copy is needed.
 
 How to check: compare the time per step with and without prefetching. In a profile, "Memcpy HtoD
-(Pinned -> Device)" should run in parallel with kernels instead of between them. "Pageable ->
-Device" means that non_blocking=True had no effect.
+(Pinned -> Device)" should run in parallel with kernels instead of between them. If the profile
+shows "Pageable -> Device" instead, non_blocking=True had no effect.
 
 Troubleshooting:
-- Values change at random, but only under load: the memory of the prefetched batch was reused while
-  the model was still reading it. Call tensor.record_stream(torch.cuda.current_stream()) on every
-  prefetched tensor.
-- Values are wrong at the start of a step: the model does not wait for the copy to the GPU. Call
-  wait_event() on the model's stream, as this script does.
-- Values copied to the host are wrong: with non_blocking=True, a copy from GPU to CPU returns before
+- Values in prefetched batches change at random, but only under load: the memory of the prefetched
+  batch was reused while the model was still reading it. Call
+  tensor.record_stream(torch.cuda.current_stream()) on every prefetched tensor.
+- Values in a prefetched batch are wrong at the start of a step: the model does not wait for the
+  copy to the GPU. Call wait_event() on the model's stream, as this script does.
+- Values copied from the GPU to the host are wrong: with non_blocking=True, the copy returns before
   the data has arrived. Synchronize before you read the data.
 - "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned": the tensor is already
   on the GPU. Pin tensors before you copy them to the GPU.
-- The last batch is missing: when the loader ends, a loop that prefetches must still return the
-  batch that it fetched last.
+- With prefetching, the last batch is missing: when the loader is exhausted, the prefetching loop
+  must still return the batch that it fetched last.
 """
 
 from __future__ import annotations

@@ -4,21 +4,22 @@ What it does: torch.profiler records a few steps after a warm-up and writes a tr
 open in a browser (https://ui.perfetto.dev, chrome://tracing). This script also lists the ten most
 expensive operators.
 
-When it helps: profile before you change anything. The trace shows whether the time goes to data
-loading, Python, copies or computation.
+When it helps: profile your training before you change anything. The trace shows whether the time
+goes to data loading, Python, copies or computation.
 
-When it hurts: recorded steps are slower, and much slower if stacks and shapes are recorded too, so
-never leave the profiler on. All events stay in memory, so record a few steps, not an epoch.
+When it hurts: steps run more slowly while they are recorded, and much more slowly if stacks and
+shapes are recorded too, so never leave the profiler on. All events stay in memory, so record a few
+steps, not an epoch.
 
 How to check: read the table of operators that this script prints. In a GPU trace, gaps between
-kernels are time spent on the host, "cudaStreamSynchronize" is code that waits for a value, and
-"Memcpy HtoD" is a copy to the GPU.
+kernels are time spent on the host, "cudaStreamSynchronize" means that the host is waiting for a
+value, and "Memcpy HtoD" is a copy to the GPU.
 
 Troubleshooting:
 - "Profiler must be initialized before getting key averages", and no trace is written: prof.step()
-  is missing, or the loop ended before wait + warmup + active steps.
-- One operator takes all the time, but only once: you recorded compilation, autotuning or the first
-  allocation. Use schedule(wait=..., warmup=..., active=...) to skip those steps.
+  is missing, or the training loop ended before it reached wait + warmup + active steps.
+- In a profile, one operator takes all the time, but only once: you recorded compilation, autotuning
+  or the first allocation. Use schedule(wait=..., warmup=..., active=...) to skip those steps.
 - "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", and the trace has no GPU events: another
   profiler is running.
 - "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", and the trace has no GPU events: the driver allows
@@ -26,11 +27,11 @@ Troubleshooting:
 - "'FunctionEventAvg' object has no attribute 'self_cuda_time_total'": in torch 2.4 and newer, the
   rows of key_averages() call this attribute self_device_time_total. Individual events still have
   the old name, which is deprecated.
-- In a profile, .item(), print(loss) or .cpu() seem slow: they wait for kernels that were queued
-  earlier.
-- The trace is too large for the browser: record fewer steps, and give the file the extension
-  .json.gz.
-- Your own functions are missing from the trace: wrap them in `with
+- In a profile, .item(), print(loss) or .cpu() seem slow: these calls wait for kernels that were
+  queued earlier.
+- The profiler's trace is too large for the browser: record fewer steps, and give the file the
+  extension .json.gz.
+- Your own functions are missing from the profiler's trace: wrap them in `with
   torch.profiler.record_function("name"):`.
 """
 

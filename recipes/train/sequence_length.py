@@ -1,10 +1,10 @@
 """Shorter sequences: find the length that covers 99% of the data, and pad no more than needed.
 
 What it does: this script measures the token length of the samples, truncates them to the length
-that covers 99% of them, and pads each batch only to its longest sample.
+that covers 99% of them, and pads each batch only to the length of its longest sample.
 
-When it helps: most samples are short. The cost of attention grows with the square of the sequence
-length.
+When it helps: most samples are much shorter than the longest ones. Attention gains the most,
+because its cost grows with the square of the sequence length.
 
 When it hurts: truncation removes the end of long samples, which may be the part that matters. With
 torch.compile, every new length is a new shape that must be compiled.
@@ -14,15 +14,15 @@ the lengths of your own texts, use your tokenizer:
     lengths = [len(ids) for ids in tokenizer(texts, truncation=False)["input_ids"]]
 
 Troubleshooting:
-- The result depends on the padding: mask the padding in attention and when you compute means, and
-  set the labels of padding tokens to -100.
+- The output of the model depends on the padding: mask padding tokens in attention, leave them out
+  of means, and set their labels to -100.
 - "Token indices sequence length is longer than the specified maximum sequence length", then "index
   out of range in self" or "device-side assert triggered": pass truncation=True and max_length=...
   to the tokenizer.
 - Training runs out of memory late in an epoch: it has reached the batch with the longest samples.
-  Put that batch first in the epoch, so that the error occurs at once.
-- Batches still contain a lot of padding: group samples of similar length into batches, or pack
-  several texts into one row, with an attention mask.
+  Put that batch first in the epoch, so that the error occurs immediately.
+- Batches contain a lot of padding: group samples of similar length into batches, or pack several
+  texts into one row, with an attention mask.
 """
 
 from __future__ import annotations

@@ -2,22 +2,22 @@
 
 What it does: a large model (the teacher), trained once, predicts the probability of each class for
 every sample. A small model (the student) learns these probabilities together with the labels.
-Probabilities carry more information than a label, and they average out individual wrong labels that
-the teacher has not memorized.
+Probabilities contain more information than labels, and they average out individual wrong labels
+that the teacher has not memorized.
 
-When it helps: the deployed model must be small (to run on a phone, in a browser, or for many
+When it helps: the deployed model must be small (to run on a phone or in a browser, or to serve many
 requests); labels are scarce or partly wrong, but there are many unlabeled samples; or you already
 have a trained teacher.
 
-When it hurts: the teacher must be trained and run first, which costs time before it saves any. A
-student that is too small for the task will perform poorly regardless. Students also inherit the
-teacher's errors.
+When it hurts: the teacher must be trained and run first, which costs time before the student saves
+any. A student that is too small for the task performs poorly even with a good teacher. Students
+also inherit the teacher's errors.
 
 How to check: compare the parameters, the time per step and the accuracy of teacher and student.
 
 Troubleshooting:
-- The student is no better than one trained without a teacher: always train that baseline first.
-  With plenty of clean labels, the gain is small.
+- The student is no better than a model of the same size trained without a teacher: always train
+  such a baseline first. With plenty of clean labels, distillation gains little.
 - "reduction: 'mean' divides the total loss by both the batch size and the support size": use
   kl_div(..., reduction="batchmean"). With "mean", the teacher's share of the loss almost vanishes.
 - The distillation loss is negative or grows: pass the student's log_softmax to kl_div as the first
@@ -25,9 +25,9 @@ Troubleshooting:
 - The teacher changes during training, or memory use doubles: call teacher.eval() and
   teacher.requires_grad_(False), and run the teacher under torch.no_grad(). In train mode, dropout
   makes the teacher a different model for every batch.
-- The teacher's share of the loss shrinks as the temperature rises: multiply the teacher's loss by
-  the square of the temperature.
-- The teacher is slow: if you do not augment the data, run the teacher once per sample and keep its
+- The teacher's share of the loss shrinks as the softmax temperature rises: multiply the teacher's
+  loss by the square of the temperature.
+- The teacher is slow: if you do not augment the data, run the teacher once per sample and store its
   output.
 """
 

@@ -4,15 +4,15 @@ What it does: Dynamo turns the Python code of the forward pass into graphs. Indu
 kernels for these graphs and their backward pass, in Triton on a GPU and in C++ on a CPU. The first
 steps are slow, because they compile the model.
 
-When it helps: the model runs many small operations in a row, with the same shapes for thousands of
-steps. The mode "reduce-overhead" adds CUDA graphs, which help with small batches; "max-autotune"
-tries many kernels, so compilation takes longer.
+When it helps: the model runs many small operations in a row, and the shapes stay the same for
+thousands of steps. The mode "reduce-overhead" adds CUDA graphs, which help with small batches;
+"max-autotune" tries many kernels, so compilation takes longer.
 
-When it hurts: short runs never make up for the compile time, and shapes that keep changing cause
-recompilation.
+When it hurts: in short runs, the time saved never makes up for the compile time, and shapes that
+keep changing cause recompilation.
 
 How to check: compare the time of the first step with that of later steps, and count the graphs.
-Each print() or .item() in forward() breaks a graph in two: TORCH_LOGS="graph_breaks" shows where,
+Each print() or .item() in forward() splits a graph in two: TORCH_LOGS="graph_breaks" shows where,
 and fullgraph=True turns a graph break into an error.
 
 Troubleshooting:
@@ -26,15 +26,15 @@ Troubleshooting:
   triton-windows.
 - "too old to be supported by the triton GPU compiler": Triton needs compute capability 7.0 or
   higher, so it does not support GTX 10 series GPUs or the P100.
-- "Dynamo is not supported on Python 3.13+", or a similar message: use a newer torch or an older
-  Python.
+- "Dynamo is not supported on Python 3.13+", or a similar message: use a newer release of torch or
+  an older Python version.
 - "accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run": call
   clone() on the outputs that you keep, or call torch.compiler.cudagraph_mark_step_begin() before
   each step.
-- "Unexpected key(s) in state_dict: "_orig_mod.": save the original model instead of the compiled
-  one, or compile with model.compile().
-- With dropout, the loss differs from eager mode: compiled code draws random numbers in a different
-  order.
+- "Unexpected key(s) in state_dict", with keys that start with "_orig_mod.": save the state of the
+  original model instead of the compiled one, or compile with model.compile().
+- With dropout, the loss of a compiled model differs from the loss in eager mode: compiled code
+  draws random numbers in a different order.
 """
 
 from __future__ import annotations

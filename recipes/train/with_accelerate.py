@@ -1,30 +1,32 @@
 """Accelerate: one training loop for a CPU, one GPU or many, with a config file for each machine.
 
 What it does: accelerator.prepare() moves the model and the data to the device and gives each
-process its own batches; accelerator.backward() scales the loss. A config file sets the number of
-processes and the precision. This script writes a config file for the machine it runs on, then
-starts itself with `accelerate launch --config_file FILE ...`.
+process its own batches; accelerator.backward() scales the loss and runs the backward pass. A config
+file sets the number of processes and the precision. This script writes a config file for the
+machine it runs on, then starts itself with `accelerate launch --config_file FILE ...`.
 
-When it helps: you run the same script on several machines, or you choose between DDP, FSDP and
-DeepSpeed in a config file.
+When it helps: you run the same script on several machines, or you want to choose between DDP, FSDP
+and DeepSpeed in a config file.
 
-When it hurts: Accelerate is one more layer to understand when something is slow. With a single GPU,
+When it hurts: Accelerate is one more layer to understand when training is slow. With a single GPU,
 you do not need Accelerate.
 
-How to check: run `accelerate env`, print accelerator.state, and compare the losses that this script
-prints.
+How to check: run `accelerate env`, print accelerator.state, and compare the losses with and without
+Accelerate, as this script does.
 
 Troubleshooting:
 - Training uses the CPU, or only one of several GPUs: Accelerate read the config file of another
-  machine. Pass the right one with --config_file.
+  machine. Pass the config file for this machine with --config_file.
 - "fp16 mixed precision requires a device in": the config file requests a precision that this
   machine does not support.
 - The model learns differently on several GPUs: batch_size is per process, so with N GPUs each step
   trains on N times as many samples, and a prepared scheduler advances N steps at a time. Adjust the
   learning rate, or use DataLoaderConfiguration(split_batches=True).
-- The model learns poorly with gradient accumulation: call accelerator.backward(loss), and clip
-  gradients only if accelerator.sync_gradients is True.
-- Validation counts some samples twice: use gather_for_metrics() instead of gather().
+- With Accelerate, the model learns poorly under gradient accumulation: call
+  accelerator.backward(loss) instead of loss.backward(), and clip gradients only if
+  accelerator.sync_gradients is True.
+- With Accelerate, validation counts some samples twice: use gather_for_metrics() instead of
+  gather().
 """
 
 from __future__ import annotations

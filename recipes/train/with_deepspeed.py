@@ -1,34 +1,34 @@
 """DeepSpeed ZeRO: shard optimizer state, gradients and weights across GPUs with a config file.
 
-What it does: ZeRO stage 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also
-the weights; offloading moves the optimizer state to main memory. This script writes a config file
-from its command-line options and trains with it. On several GPUs, run `deepspeed with_deepspeed.py
---stage 2`.
+What it does: ZeRO stage 1 shards the optimizer state, stage 2 also shards the gradients, and stage
+3 also shards the weights; offloading moves the optimizer state to main memory. This script writes a
+config file from its command-line options and trains with it. On several GPUs, run `deepspeed
+with_deepspeed.py --stage 2`.
 
-When it helps: the model does not fit with DDP, and your code is already built on DeepSpeed. Use the
-lowest stage that fits, and offload only if no stage fits.
+When it helps: the model does not fit on the GPU with DDP, and your code already uses DeepSpeed. Use
+the lowest stage at which the model fits, and offload only if it does not fit at any stage.
 
-When it hurts: DeepSpeed does not pay off for small models, and stage 3 performs poorly over slow
+When it hurts: small models do not benefit from DeepSpeed, and stage 3 performs poorly over slow
 links. FSDP2 can do most of what DeepSpeed does and does not need a compiler.
 
-How to check: run `ds_report`. It shows which operators can be built, and the CUDA versions of nvcc
-and torch.
+How to check: run `ds_report`, which shows the operators that can be built and the CUDA versions of
+nvcc and torch.
 
 Troubleshooting:
 - "Installed CUDA version 13.0 does not match the version torch was compiled with": DeepSpeed
   compiles its fused optimizers on your machine, and nvcc must have the same major.minor version as
-  torch.version.cuda (within CUDA 11 and within CUDA 12, any minor version works). Install that CUDA
+  torch.version.cuda (for CUDA 11 and CUDA 12, the same major version is enough). Install that CUDA
   toolkit and set CUDA_HOME. DS_SKIP_CUDA_CHECK=1 only hides the problem.
-- "CUDA_HOME does not exist, unable to compile CUDA op(s)": pip install raises this error even
-  though nothing is compiled yet; in some versions, importing deepspeed raises it too. Install a
-  CUDA toolkit, because torch's wheels do not contain nvcc.
-- DeepSpeed uses a different device than the one you chose: set DS_ACCELERATOR before you import
-  deepspeed.
+- "CUDA_HOME does not exist, unable to compile CUDA op(s)": pip raises this error when it installs
+  deepspeed, even though nothing is compiled yet; some versions also raise it when you import
+  deepspeed. Install a CUDA toolkit, because torch's wheels do not contain nvcc.
+- DeepSpeed uses a different device than the one you chose: set the environment variable
+  DS_ACCELERATOR before you import deepspeed.
 - "unrecognized arguments: --local_rank=0": the deepspeed launcher adds this option. Accept it in
   your argument parser, as this script does.
 - "Check batch related parameters. train_batch_size is not equal to": train_batch_size must be the
-  micro-batch size times the accumulation steps times the number of GPUs. Compute it, as this script
-  does.
+  micro-batch size times the accumulation steps times the number of GPUs. Compute the value in your
+  code, as this script does.
 - The model does not learn with DeepSpeed: call engine.backward(loss) and engine.step() for every
   micro-batch, and do not call zero_grad().
 """

@@ -7,30 +7,30 @@ the losses. To change part of the loop, override a method or add a callback. On 
 
 When it helps: you keep writing training scripts with the same loop. Early stopping and model
 averaging are available as callbacks, trainer.load_checkpoint() resumes training, and Accelerate's
-config file sets DDP, FSDP and the precision.
+config file selects DDP or FSDP and the precision.
 
-When it hurts: your loop has a different structure (two optimizers, a GAN), or you want to see every
-line of it.
+When it hurts: your training loop has a different structure (two optimizers, a GAN), or you want to
+see every line of the loop.
 
 How to check: compare trainer.run_history.get_metric_values("train_loss_epoch") with the losses of a
 hand-written loop, as this script does.
 
 Troubleshooting:
-- The losses differ from those of your own loop: the Trainer's data loader shuffles, uses workers
-  and keeps the last partial batch. Pass train_dataloader_kwargs={"shuffle": False, "num_workers":
-  0}. The batch size is per device.
-- The learning rate never changes: pass create_scheduler_fn to train(), a function that takes the
-  optimizer and returns a scheduler; do not pass the scheduler itself. Trainer calls
-  scheduler.step() after every training step.
+- With pytorch-accelerated, the losses differ from those of your own loop: by default, the Trainer's
+  data loader shuffles, uses workers and keeps the last partial batch. Pass
+  train_dataloader_kwargs={"shuffle": False, "num_workers": 0}. The batch size is per device.
+- The learning rate never changes: the Trainer needs a function that creates the scheduler, not the
+  scheduler itself. Pass train() a create_scheduler_fn that takes the optimizer and returns a
+  scheduler. Trainer calls scheduler.step() after every training step.
 - With TrainerWithTimmScheduler, the learning rate never changes: the trainer calls
   scheduler.step_update() after every training step, but scheduler.step() only after the evaluation
   of an epoch. Pass an eval_dataset.
-- gradient_clip_value clips each gradient value, as clip_grad_value_() does; it does not limit the
-  norm.
+- pytorch-accelerated's gradient_clip_value clips each gradient value, as clip_grad_value_() does;
+  it does not limit the norm.
 - The loss uses several model outputs, or a batch is a dictionary: override
   calculate_train_batch_loss(). It must return {"loss": ..., "model_outputs": ..., "batch_size":
   ...}.
-- Progress bars fill the log: pass your own list of callbacks to Trainer. This list replaces all
+- Progress bars fill the log: pass your own list of callbacks to Trainer. Your list replaces all
   default callbacks, so include MoveModulesToDeviceCallback, which moves the model to the device.
 - Training uses the GPU when it should not, or does not use the GPU when it should: Accelerate
   chooses the device. Set ACCELERATE_USE_CPU=1 to train on the CPU, or override
