@@ -1,8 +1,8 @@
 """Activation checkpointing: recompute activations in the backward pass instead of storing them.
 
 What it does: a checkpointed block stores only its input; the backward pass recomputes everything
-else by running the forward pass of the block again. Besides the inputs of the blocks, only the
-activations of one block are in memory at a time, instead of those of every layer.
+else by running the forward pass of the block again. Memory therefore contains the inputs of all
+blocks and the activations of only one block at a time, instead of the activations of every layer.
 
 When it helps: activations take up most of the memory, as they do with long sequences, large images
 or deep networks. Checkpoint the blocks that repeat, such as each transformer layer. Checkpointing

@@ -6,11 +6,12 @@ model still sees a different version of each sample in every epoch.
 
 When it helps: decoding takes longer than the training step, and the decoded data fits in memory.
 
-When it hurts: you train for only one epoch, or the decoded data does not fit in memory. If memory
-is short, cache resized images, store the images as uint8, or keep the cache on disk.
+When it hurts: a cache does not help if you train for only one epoch or if the decoded data does not
+fit in memory. If memory is short, cache resized images, store the images as uint8, or keep the
+cache on disk.
 
-How to check: compare the time per step after the first epoch, with and without the cache, and watch
-the memory use of the process.
+How to check: compare the time per step after the first epoch with and without the cache, and watch
+the memory use of the training process.
 
 Troubleshooting:
 - The training loss decreases faster with a cache, but the validation loss rises: samples were

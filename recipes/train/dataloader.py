@@ -9,9 +9,9 @@ When it helps: preparing a batch takes longer than training on it, because of de
 or a large number of files.
 
 When it hurts: if the data is already in memory, sending it from worker processes to the main
-process takes more time than the workers save. Each worker needs memory and start-up time. If there
-are more workers than CPU cores, the workers slow each other down, and also slow down a model that
-trains on the CPU.
+process takes more time than the workers save. Each worker needs memory and takes time to start. If
+there are more workers than CPU cores, the workers slow each other down, and also slow down a model
+that trains on the CPU.
 
 How to check: measure how much of the total time training spends waiting for batches. If this share
 is near zero, the DataLoader does not need tuning.
@@ -30,8 +30,8 @@ Troubleshooting:
   (64 MB by default in Docker and Kubernetes). In Docker, use docker run --shm-size=8g or
   --ipc=host. In Kubernetes, mount an emptyDir with medium: Memory at /dev/shm. You can also use
   fewer workers.
-- "killed by signal: Killed", "WinError 1455" (paging file): the machine is out of memory. Use fewer
-  DataLoader workers.
+- "killed by signal: Killed", "[WinError 1455] The paging file is too small": the machine is out of
+  memory. Use fewer DataLoader workers.
 - "Too many open files": raise the open-file limit with ulimit -n, or call
   torch.multiprocessing.set_sharing_strategy("file_system").
 - With persistent_workers=True, the second epoch uses a different sample order than without

@@ -1,16 +1,16 @@
 """DistributedDataParallel (DDP): one process per GPU, each training on part of every batch.
 
-What it does: every process has a full copy of the model and computes its part of the batch. While
-backward() is still computing, it averages the gradients across processes, so all copies of the
-model stay identical. Start the script with one of these commands:
+What it does: under DDP, every process has a full copy of the model and computes its part of the
+batch. While backward() is still computing, DDP averages the gradients across processes, so all
+copies of the model stay identical. Start the script with one of these commands:
     python ddp.py                       # on all GPUs, or with two processes on a CPU
     torchrun --standalone --nproc-per-node=gpu ddp.py  # on all GPUs of one machine
     torchrun --nnodes=2 --nproc-per-node=8 --rdzv-id=job1 --rdzv-backend=c10d \\
         --rdzv-endpoint=first-host:29500 ddp.py        # on each of two machines
 
 When it helps: the model fits on one GPU, and you have several GPUs. DataParallel is slower than
-DDP, because a single Python process drives all GPUs, copies the model in every step and gathers all
-results on the first GPU.
+DDP, because DataParallel drives all GPUs from a single Python process, copies the model in every
+step and gathers all results on the first GPU.
 
 When it hurts: with small models or slow links, synchronizing gradients can take longer than the
 extra GPUs save. A larger total batch size also needs a different learning rate. NCCL is not

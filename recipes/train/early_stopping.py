@@ -11,7 +11,7 @@ When it hurts: the validation set is so small that its loss is mostly noise, or 
 to rise before it falls again (one-cycle schedules and warm restarts must run to the end).
 Evaluating the model after every epoch also takes time.
 
-How to check: look at the validation loss of each epoch. This script prints which epoch had the
+How to check: look at the validation loss after each epoch. This script prints which epoch had the
 lowest validation loss.
 
 Troubleshooting:
@@ -24,9 +24,9 @@ Troubleshooting:
 - Early stopping ends training much too early: raise patience, which counts evaluations, not
   batches. If min_delta is larger than the improvement of one epoch, lower min_delta.
 - Early stopping never ends training: with min_delta=0, even a rounding error counts as an
-  improvement. If the loss is nan, a condition such as `elif loss > best` is False, so the epoch
-  does not count as one without improvement. Use `else` instead, and stop at once if the loss is not
-  finite.
+  improvement, so use a larger min_delta. A loss of nan can also be the cause: a condition such as
+  `elif loss > best` is False for nan, so the epoch does not count as one without improvement. Use
+  `else` instead, and stop at once if the loss is not finite.
 - With early stopping, the reported score is too good: the best epoch was chosen on the validation
   set. Report the score on a separate test set.
 - Under DDP, some processes stop early and the others hang: all processes must make the same

@@ -7,9 +7,9 @@ even compute the backbone's features once and reuse them.
 
 When it helps: you fine-tune with little data, or train a head on a large pretrained model.
 
-When it hurts: the new task needs different features. In that case, unfreeze the upper layers and
-train them with a small learning rate. Precomputed features also rule out augmentation, unless you
-compute them for augmented copies of the data.
+When it hurts: the new task needs features that the backbone does not provide. In that case,
+unfreeze the upper layers and train them with a small learning rate. Precomputed features also rule
+out augmentation, unless you compute them for augmented copies of the data.
 
 How to check: compare the time per step with and without freezing, and count the trainable
 parameters with sum(p.numel() for p in model.parameters() if p.requires_grad).
@@ -19,7 +19,8 @@ Troubleshooting:
   mode, and model.train() switches the frozen backbone back to train mode. Call backbone.eval()
   after every model.train().
 - "element 0 of tensors does not require grad and does not have a grad_fn": all layers are frozen,
-  or the whole forward pass ran under torch.no_grad(). Run only the backbone under torch.no_grad().
+  or the whole forward pass ran under torch.no_grad(). Keep the head trainable, and run only the
+  backbone under torch.no_grad().
 - Layers that you unfroze do not learn: their parameters were not passed to the optimizer. Add them
   with optimizer.add_param_group().
 - Do not precompute gradients and reuse them: a gradient is valid only for the weights at which it

@@ -1,8 +1,8 @@
 """FSDP2: shard the model itself across processes.
 
 What it does: fully_shard() gives each process a shard of every weight, gradient and optimizer
-state. The weights of a block are gathered before the block runs and released when it is done. For
-training on several machines, see ddp.py. On one machine, start the script with one of these
+state. The weights of a block are gathered before the block runs and released when the block is
+done. To train on several machines, see ddp.py. On one machine, start the script with one of these
 commands:
     python fsdp2.py                       # on all GPUs, or with two processes on a CPU
     torchrun --standalone --nproc-per-node=gpu fsdp2.py  # on all GPUs of one machine

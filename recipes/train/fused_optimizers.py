@@ -24,8 +24,9 @@ Troubleshooting:
   the optimizer.
 - torch.cuda.OutOfMemoryError in optimizer.step(), even though the forward and backward passes fit
   in memory: foreach=True makes temporary copies. Use fused=True, which does not.
-- After you load a checkpoint, the optimizer uses a different implementation: load_state_dict()
-  takes `fused` and `foreach` from the checkpoint. Set both options again in optimizer.param_groups.
+- After you load a checkpoint, the optimizer uses a different implementation (`fused`, `foreach` or
+  the for-loop): load_state_dict() takes `fused` and `foreach` from the checkpoint. Set both options
+  again in optimizer.param_groups.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ What it does: backward() adds the new gradients to the existing ones. If you pro
 micro-batches before one optimizer.step() and weight each loss by its share of the samples, you get
 the gradient of one large batch.
 
-When it helps: the batch size that you want does not fit in memory, for example because the batch
-size was chosen for a larger GPU. With several GPUs, gradients are synchronized less often.
+When it helps: the batch size that you want does not fit in memory, for example because it was
+chosen for a larger GPU. Gradient accumulation also lets several GPUs synchronize their gradients
+less often.
 
 When it hurts: training does not get faster, because the amount of arithmetic stays the same and is
 split into smaller passes. BatchNorm sees only micro-batches, so its statistics differ from those of
@@ -27,10 +28,12 @@ Troubleshooting:
 - "Trying to backward through the graph a second time": inside the loop, you added up the losses and
   called backward() on the sum. Call backward() on each loss instead; this also frees the graph of
   that loss.
-- Under DDP, every backward pass synchronizes gradients: run every micro-batch except the last (both
-  forward and backward) inside a `with model.no_sync():` block.
-- Under FSDP2, every backward pass synchronizes gradients: call
-  model.set_requires_gradient_sync(False) for all micro-batches except the last.
+- Gradient accumulation is slow under DDP, because every backward pass synchronizes gradients: run
+  every micro-batch except the last (both forward and backward) inside a `with model.no_sync():`
+  block.
+- Gradient accumulation is slow under FSDP2, because every backward pass synchronizes gradients:
+  call model.set_requires_gradient_sync(False) for all micro-batches except the last, and
+  model.set_requires_gradient_sync(True) for the last.
 - If you accumulate gradients with a GradScaler, scale each loss, but call unscale_(), step() and
   update() only once per large batch.
 """

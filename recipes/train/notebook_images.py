@@ -22,7 +22,8 @@ Troubleshooting:
 - "Temporary failure in name resolution" when pip runs on Kaggle: turn on Settings > Internet.
 - "No module named 'torch'" in an AWS, Google Cloud or Azure image: torch is in an environment that
   the login message names. Activate that environment first.
-- On an AWS, Google Cloud or Azure VM, files on the disk persist, unlike in a notebook session.
+- Files on the disk of an AWS, Google Cloud or Azure VM persist, unlike files in a hosted notebook
+  session.
 - Your code mistakes Kaggle for Colab: Kaggle's image is based on Colab's image. Check for Kaggle
   first.
 """

@@ -8,8 +8,8 @@ When it helps: you know the number of training steps in advance, and the noise f
 prevents convergence at a constant learning rate.
 
 When it hurts: training that stops early never reaches the low learning rates, and training that
-continues past the end of the schedule no longer learns. Fine-tuning may need a smaller max_lr than
-training from scratch.
+continues past the end of the schedule learns almost nothing more. Fine-tuning may need a smaller
+max_lr than training from scratch.
 
 How to check: look at the learning rate at the first step, at its peak and at the last step. This
 script prints all three values; in your own code, call scheduler.get_last_lr().

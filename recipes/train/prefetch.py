@@ -1,11 +1,11 @@
 """Non-blocking copies: copy the next batch to the GPU while the model works on the current one.
 
-What it does: batches are in pinned memory, so Python does not have to wait for a copy to finish.
-Copies are queued on their own CUDA stream, one batch ahead, and an event makes the model's stream
-wait only for the copy that it needs.
+What it does: batches are placed in pinned memory, so Python does not have to wait for a copy to the
+GPU to finish. Copies are queued on their own CUDA stream, one batch ahead, and an event makes the
+model's stream wait only for the copy that it needs.
 
-When it helps: large batches (images, video, audio) are copied over PCIe, and the GPU waits for
-them.
+When it helps: batches are large (images, video, audio), and the GPU waits while they are copied
+over PCIe.
 
 When it hurts: pinned memory cannot be swapped out, so too much of it leaves the host short of
 memory. Small batches (token IDs) are copied so fast that there is little to gain. Prefetching also

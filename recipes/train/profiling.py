@@ -7,9 +7,9 @@ expensive operators.
 When it helps: profile your training before you change anything. The trace shows whether the time
 goes to data loading, Python, copies or computation.
 
-When it hurts: steps run more slowly while they are recorded, and much more slowly if stacks and
-shapes are recorded too, so never leave the profiler on. All events stay in memory, so record a few
-steps, not an epoch.
+When it hurts: steps run more slowly while they are being profiled, and much more slowly if stacks
+and shapes are recorded too, so do not leave the profiler on. All events stay in memory, so record a
+few steps, not an epoch.
 
 How to check: read the table of operators that this script prints. In a GPU trace, gaps between
 kernels are time spent on the host, "cudaStreamSynchronize" means that the host is waiting for a
@@ -21,12 +21,12 @@ Troubleshooting:
 - In a profile, one operator takes all the time, but only once: you recorded compilation, autotuning
   or the first allocation. Use schedule(wait=..., warmup=..., active=...) to skip those steps.
 - "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", and the trace has no GPU events: another
-  profiler is running.
+  profiler is already running. Stop that profiler first.
 - "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", and the trace has no GPU events: the driver allows
   only administrators to read GPU performance counters.
 - "'FunctionEventAvg' object has no attribute 'self_cuda_time_total'": in torch 2.4 and newer, the
   rows of key_averages() call this attribute self_device_time_total. Individual events still have
-  the old name, which is deprecated.
+  the old attribute name, which is deprecated.
 - In a profile, .item(), print(loss) or .cpu() seem slow: these calls wait for kernels that were
   queued earlier.
 - The profiler's trace is too large for the browser: record fewer steps, and give the file the

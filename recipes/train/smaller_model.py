@@ -13,7 +13,8 @@ When it hurts: the teacher must be trained and run first, which costs time befor
 any. A student that is too small for the task performs poorly even with a good teacher. Students
 also inherit the teacher's errors.
 
-How to check: compare the parameters, the time per step and the accuracy of teacher and student.
+How to check: compare the number of parameters, the time per step and the accuracy of teacher and
+student.
 
 Troubleshooting:
 - The student is no better than a model of the same size trained without a teacher: always train

@@ -7,26 +7,27 @@ training code does not change. On CUDA, convolutions use TF32 by default; matrix
 not.
 
 When it helps: fp32 models with large matrix multiplications run faster on Ampere and newer GPUs. On
-most CPUs, "high" has no effect, but "medium" uses bf16 if oneDNN supports it (AMX, AVX512-BF16).
+most CPUs, set_float32_matmul_precision("high") has no effect, but "medium" uses bf16 if oneDNN
+supports it (AMX, AVX512-BF16).
 
 When it hurts: computations that need more than three decimal digits become inaccurate: solvers,
 matrix inverses, distances computed from products, long recurrences. Under autocast,
 set_float32_matmul_precision() affects only operations that stay in fp32.
 
 How to check: compare a matrix multiplication with its float64 result, as this script does. Reading
-the settings back proves nothing, because they exist on all hardware, even where they have no
-effect. The default is "highest", or "high" if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 is set, as in
-NVIDIA's containers.
+back torch's precision settings proves nothing, because they exist on all hardware, even where they
+have no effect. The default precision is "highest", or "high" if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1
+is set, as in NVIDIA's containers.
 
 Troubleshooting:
 - "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider
   setting `torch.set_float32_matmul_precision('high')`": this is only a suggestion from
   torch.compile, not an error.
 - "Current status indicate that you have used mix of the legacy and new APIs to set the matmul
-  precision": torch 2.9 added torch.backends.cuda.matmul.fp32_precision = "tf32". After you set it,
-  reading allow_tf32 or get_float32_matmul_precision() raises this error. Use only one of the two
-  APIs in the whole program, including its libraries; set_float32_matmul_precision() works in every
-  version.
+  precision": torch 2.9 added a new setting, torch.backends.cuda.matmul.fp32_precision. After you
+  set it to "tf32", reading allow_tf32 or get_float32_matmul_precision() raises this error. Use only
+  the old API or only the new API in the whole program, including its libraries;
+  set_float32_matmul_precision() works in every version.
 - torch.set_float32_matmul_precision("high") changes nothing on an Ampere or newer GPU: the
   environment variable NVIDIA_TF32_OVERRIDE=0 turns TF32 off in all NVIDIA libraries.
 - Results differ between two GPUs in the third decimal digit: call

@@ -12,8 +12,8 @@ When it hurts: in short runs, the time saved never makes up for the compile time
 keep changing cause recompilation.
 
 How to check: compare the time of the first step with that of later steps, and count the graphs.
-Each print() or .item() in forward() splits a graph in two: TORCH_LOGS="graph_breaks" shows where,
-and fullgraph=True turns a graph break into an error.
+Each print() or .item() in forward() splits a graph in two. To see where, set
+TORCH_LOGS="graph_breaks"; to turn a graph break into an error, pass fullgraph=True.
 
 Troubleshooting:
 - "torch._dynamo hit config.recompile_limit" (cache_size_limit in older versions): the input shape

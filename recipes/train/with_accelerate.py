@@ -19,9 +19,10 @@ Troubleshooting:
   machine. Pass the config file for this machine with --config_file.
 - "fp16 mixed precision requires a device in": the config file requests a precision that this
   machine does not support.
-- The model learns differently on several GPUs: batch_size is per process, so with N GPUs each step
-  trains on N times as many samples, and a prepared scheduler advances N steps at a time. Adjust the
-  learning rate, or use DataLoaderConfiguration(split_batches=True).
+- With Accelerate, the model learns differently on several GPUs: batch_size is per process, so with
+  N GPUs each step trains on N times as many samples, and a scheduler that was passed to
+  accelerator.prepare() advances N steps at a time. Adjust the learning rate, or use
+  DataLoaderConfiguration(split_batches=True).
 - With Accelerate, the model learns poorly under gradient accumulation: call
   accelerator.backward(loss) instead of loss.backward(), and clip gradients only if
   accelerator.sync_gradients is True.

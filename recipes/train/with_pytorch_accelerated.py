@@ -5,8 +5,8 @@ device, splits the data across processes, accumulates and clips gradients, and k
 the losses. To change part of the loop, override a method or add a callback. On several GPUs, run
 `accelerate launch train.py`.
 
-When it helps: you keep writing training scripts with the same loop. Early stopping and model
-averaging are available as callbacks, trainer.load_checkpoint() resumes training, and Accelerate's
+When it helps: you keep writing training scripts with the same loop. Trainer provides early stopping
+and model averaging as callbacks, trainer.load_checkpoint() resumes training, and Accelerate's
 config file selects DDP or FSDP and the precision.
 
 When it hurts: your training loop has a different structure (two optimizers, a GAN), or you want to
@@ -27,11 +27,12 @@ Troubleshooting:
   of an epoch. Pass an eval_dataset.
 - pytorch-accelerated's gradient_clip_value clips each gradient value, as clip_grad_value_() does;
   it does not limit the norm.
-- The loss uses several model outputs, or a batch is a dictionary: override
-  calculate_train_batch_loss(). It must return {"loss": ..., "model_outputs": ..., "batch_size":
-  ...}.
-- Progress bars fill the log: pass your own list of callbacks to Trainer. Your list replaces all
-  default callbacks, so include MoveModulesToDeviceCallback, which moves the model to the device.
+- With pytorch-accelerated, if the loss uses several model outputs or a batch is a dictionary,
+  override calculate_train_batch_loss(). It must return {"loss": ..., "model_outputs": ...,
+  "batch_size": ...}.
+- With pytorch-accelerated, progress bars fill the log: pass your own list of callbacks to Trainer.
+  Your list replaces all default callbacks, so include MoveModulesToDeviceCallback, which moves the
+  model to the device.
 - Training uses the GPU when it should not, or does not use the GPU when it should: Accelerate
   chooses the device. Set ACCELERATE_USE_CPU=1 to train on the CPU, or override
   _create_accelerator().
