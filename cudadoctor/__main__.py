@@ -117,8 +117,8 @@ def _guarded() -> int:
 
         failure = f"{type(error).__name__}: {inert(str(error))}"
         text = say(
-            "cudadoctor itself failed ({failure}). Please report it, with what it says under"
-            " CUDADOCTOR_DEBUG=1.",
+            "cudadoctor itself failed ({failure}). Please report this, and include the output "
+            "with CUDADOCTOR_DEBUG=1 set.",
             failure=failure,
         )
         with suppress(OSError):  # a full disk behind stderr

@@ -24,21 +24,23 @@ STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
 SMALL_BYTES, SMALL_SHM_BYTES = 4_000_000_000, 1 << 30
 _LAPTOP = ("laptop", "mobile", "max-q", "notebook")
 
-EXPECTED = "expected; cudadoctor bench measures it on this machine"
+EXPECTED = "expected; run cudadoctor bench to measure it on this machine"
 ASSUMED = "expected, not measured"
 MEASURED = {
     "faster": "measured here on {date}: {ratio}x faster ({workload})",
     "slower": "measured here on {date}: slower, {ratio}x ({workload})",
     "same": "measured here on {date}: no difference ({workload})",
     "loss-differs": "measured here on {date}: the loss differs ({workload})",
-    "failed": "measured here on {date}: it failed ({workload})",
+    "failed": "measured here on {date}: failed ({workload})",
 }
 NOT_ADVISED = "Not recommended here: {technique}"
-NOT_ADVISED_WHY = "It usually helps on such a machine, but it did not when measured here."
+NOT_ADVISED_WHY = (
+    "This usually helps on machines like this one, but it did not help when measured here."
+)
 TOGETHER = "Use {techniques} together"
 TOGETHER_WHY = "cudadoctor bench found this combination to be the fastest here."
 FOUND = "Use {techniques}"
-FOUND_WHY = "cudadoctor bench measured that it helps on this machine."
+FOUND_WHY = "cudadoctor bench measured an improvement on this machine."
 
 
 class Row(Struct, frozen=True, kw_only=True):

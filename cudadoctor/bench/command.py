@@ -93,11 +93,13 @@ def _refuse(asked: Options) -> None:
             close, known = nearest(name, techniques.ORDER), ", ".join(techniques.ORDER)
             if close:
                 refuse("'{name}' is not a technique; did you mean {close}?", name=name, close=close)
-            refuse("'{name}' is not a technique: choose one of {choices}", name=name, choices=known)
+            refuse("'{name}' is not a technique; choose one of {choices}", name=name, choices=known)
     if asked.chart and not asked.chart.endswith((".svg", ".png")):
-        refuse("'{name}' is not a chart: end it in .svg or .png", name=asked.chart)
+        refuse(
+            "'{name}' is not a chart file; use a name that ends in .svg or .png", name=asked.chart
+        )
     if asked.chart and asked.chart.endswith(".png") and find_spec("PIL") is None:
-        refuse("a PNG chart needs Pillow, which is not installed: name an .svg file")
+        refuse("a PNG chart needs Pillow, which is not installed; use an .svg file name instead")
     for file in (asked.chart, asked.output):
         # Told before the measuring, not after it.
         if file and not Path(file).absolute().parent.is_dir():
@@ -249,9 +251,9 @@ class Bench(Struct):
         line = self.stable.hear(number, limit_s)
         if line is None:
             self.stable.kill(number)
-            raise NotMeasured(f"no answer within {limit_s:.0f} s")
+            raise NotMeasured(f"no response within {limit_s:.0f} s")
         if line["kind"] != what:
-            why = line.get("error") or line.get("detail") or "torch gave no answer"
+            why = line.get("error") or line.get("detail") or "torch did not respond"
             raise NotMeasured(str(why))
         return line
 

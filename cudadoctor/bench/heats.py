@@ -158,14 +158,14 @@ class Runner(Struct):
         self.gone = True
         if line is None:
             over = f"{judging.OVER} {when}"
-            error = f"no answer within {limit_s:.0f} s" if limit_s < left_s else over
+            error = f"no response within {limit_s:.0f} s" if limit_s < left_s else over
             self.stable.kill(self.number)
         elif line["kind"] == "failed":
             error = " ".join(str(line.get("error") or "it failed").split())
             error = (f"out of memory ({error})" if line.get("oom") else error)[:400]
             self.stable.hear(self.number, ENDED_S)
         else:
-            error = str(line.get("detail") or "the process ended")
+            error = str(line.get("detail") or "the process exited")
         if when:
             self.error = error
         return {}

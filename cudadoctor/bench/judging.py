@@ -25,7 +25,7 @@ and how often the C library gives it back (benchmarks/bench_agreement.py); three
 """
 SHIFTS = 2.0
 """Two or three processes show less than their kind differ: so many times of it is assumed."""
-OVER = "the time was up"
+OVER = "the time limit was reached"
 NO_WORKERS = "why_no_workers"
 """The setting that tells why a loader was not given the workers that were asked for."""
 
@@ -178,7 +178,7 @@ def peaks_of(name: OptStr, knowledge: Knowledge, workload: str) -> Peaks | None:
     tflops = (workload == "cnn" and known.tf32_tflops) or known.fp32_tflops
     if tflops is None:
         return None
-    return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "by its data sheet")
+    return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "according to its data sheet")
 
 
 def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peaks | None:
@@ -195,7 +195,7 @@ def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peak
         return table
     flops = measured.flops if less_flops else table.flops
     bytes_s = measured.bytes_s if less_bytes else table.bytes_s
-    return Peaks(flops, bytes_s, "as measured here, well below its data sheet")
+    return Peaks(flops, bytes_s, "as measured here; well below its data sheet")
 
 
 def bottleneck_of(
@@ -226,12 +226,15 @@ def bottleneck_of(
         figures |= {"tflops": total / busy_s / 1e12, "gb_s": moved / busy_s / 1e9}
     kind: Kind = "not known"
     if waits >= WAITS and waits >= idle:
-        kind, why = "data loading", f"{waits:.0%} of each step waits for the next batch"
+        kind, why = (
+            "data loading",
+            f"each step spends {waits:.0%} of its time waiting for the next batch",
+        )
     elif idle >= WAITS:
         kind = "host overhead"
-        why = f"the GPU is idle in {idle:.0%} of each step, waiting for the CPU or for copies"
+        why = f"the GPU is idle for {idle:.0%} of each step, waiting for the CPU or for copies"
     elif peaks is None or not total:
-        why = "the peak speed of this device is not known"
+        why = "the peak speed of this device is unknown"
     else:
         # Of each operation counts what would take longer at full speed.
         arithmetic = traffic = 0.0
@@ -245,7 +248,10 @@ def bottleneck_of(
         figures |= {"peak_tflops": peaks.flops / 1e12, "peak_gb_s": peaks.bytes_s / 1e9}
         both = arithmetic + traffic
         if both / busy_s < EXPLAINED:
-            why = f"at full speed, computing and moving data would take {both / busy_s:.0%} of it"
+            why = (
+                f"at peak speed, computing and moving data would take only {both / busy_s:.0%} "
+                "of the measured time"
+            )
             why += "; on a CPU the rest cannot be broken down" if device_s is None else ""
         else:
             computes = arithmetic >= traffic

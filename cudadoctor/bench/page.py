@@ -112,7 +112,7 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
     for why, names in reasons.items():
         yield Row("skipped", f"{why}: {', '.join(names)}", "dim")
     if workload.ended:
-        yield Row("ended", workload.ended)
+        yield Row("stopped", workload.ended)
 
 
 def gains_of(workload: WorkloadResult) -> list[tuple[str, Gain]]:
@@ -121,7 +121,7 @@ def gains_of(workload: WorkloadResult) -> list[tuple[str, Gain]]:
     tried.sort(key=lambda gain: -(gain.ratio or 0.0) if counts(gain) else 1.0)
     rows = [(inert(gain.technique), gain) for gain in tried]
     if rows and len(workload.best) > 1 and workload.best_gain is not None:
-        rows.append(("best together", workload.best_gain))
+        rows.append(("best combined", workload.best_gain))
     return rows
 
 
@@ -187,7 +187,7 @@ def best(workload: WorkloadResult) -> str:
         again = f"none: {gain.technique} did not hold when measured again"
         return f"{name or again}: {verdict(gain)}"
     if any(map(counts, workload.alone)):
-        return "no technique is faster than the baseline by more than the noise"
+        return "no technique beats the baseline by more than the noise"
     return "not known: no technique could be measured"
 
 

@@ -277,7 +277,7 @@ class Search(Struct):
     def _gain(self, raced: Raced, candidate: Measured, *names: str) -> Gain:
         technique, lost = " + ".join(names), raced.reference.error
         if lost is not None and candidate.error is None:
-            why = f"the configuration it was compared with stopped: {lost}"
+            why = f"the configuration it was compared with failed: {lost}"
             return Gain(technique=technique, verdict="failed", why=why, measured=candidate)
         return judging.gain(
             technique,

@@ -159,7 +159,7 @@ class _Child:
         self._readers = [children.start_thread(job) for job in (self._read, self._listen)]
         if None in self._readers:
             self.end()
-            raise OSError(errno.EAGAIN, "the system allows no more threads")
+            raise OSError(errno.EAGAIN, "the system does not allow any more threads")
 
     def send(self, order: Line) -> None:
         assert self._process.stdin is not None
@@ -184,7 +184,7 @@ class _Child:
             return self.error
         words = self._last.decode("utf-8", "replace")[:300]
         how = f"status {code}" if code >= 0 else f"signal {-code}"
-        return f"the interpreter ended with {how}{words and f': {words}'}"
+        return f"the interpreter terminated with {how}{words and f': {words}'}"
 
     def _read(self) -> None:
         stdout = self._process.stdout

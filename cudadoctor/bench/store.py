@@ -96,7 +96,7 @@ def keep(result: BenchResult, env: Environment) -> OptStr:
     """Keep a result; None where that went well, else why not, as a sentence."""
     place = folder(env)
     if place is None:
-        return "the result is not saved for later advice: no home folder found"
+        return "the result was not saved for later recommendations: no home folder found"
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Whole or not at all: a reader never sees half of it.
@@ -106,7 +106,7 @@ def keep(result: BenchResult, env: Environment) -> OptStr:
                 file.write_bytes(msgspec.json.encode(kept))
                 file.replace(place / kept.name)
     except OSError as error:
-        return f"the result is not saved for later advice: {place}: {error.strerror}"
+        return f"the result was not saved for later recommendations: {place}: {error.strerror}"
     return None
 
 
@@ -122,7 +122,7 @@ def read(env: Environment) -> Read:
     except OSError as error:
         return Read((), (f"{place}: {error.strerror}",))
     for path in [path for path in paths if path.suffix == ".json"][:MOST_FILES]:
-        why = "it is not a result of cudadoctor bench that this version can read"
+        why = "it is not a cudadoctor bench result that this version can read"
         try:
             # A pipe or a device is not opened.
             sound = path.is_file() and path.stat().st_size <= MOST_BYTES

@@ -95,13 +95,13 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
         ("cuda", not gpu, "it needs a GPU"),
         ("cpu", gpu, "torch already uses it by default on a GPU"),
         ("products", gpu, "on a GPU it does the same as tf32"),
-        ("cc8", capability < EIGHT, "TF32 needs a GPU of compute capability 8.0 or newer"),
+        ("cc8", capability < EIGHT, "TF32 needs a GPU with compute capability 8.0 or higher"),
         (
             "forks",
             not ground.forks,
-            "the benchmark's loader workers need fork, which this system does not have",
+            "the benchmark's DataLoader workers need fork, which this system does not support",
         ),
-        ("cores", ground.cores < 2, "loader workers need a second core"),
+        ("cores", ground.cores < 2, "DataLoader workers need at least two CPU cores"),
         ("compiles", torch < Version("2.0"), f"torch {torch} has no torch.compile"),
         (
             "compiles",
@@ -116,7 +116,7 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
         (
             "compiles",
             ground.capability is not None and capability < Version("7.0"),
-            "triton needs a GPU of compute capability 7.0 or newer",
+            "triton needs a GPU with compute capability 7.0 or higher",
         ),
     )
     why = next((why for need, here, why in lacking if here and need in technique.needs), "")

@@ -45,11 +45,11 @@ class Source(Struct, frozen=True):
 def check(options: Options) -> int:
     """Find out what is wrong with this machine and how to fix it.
 
-    --from reads saved facts, the output of another tool or an error log: a file, a folder, or -
-    for standard input.
+    --from reads saved facts, the output of another tool or an error log from a file, a folder or
+    standard input (-).
 
-    Exit code: 0 if healthy or with warnings only, 1 if broken, 3 if there is not enough information
-    to decide, 2 for wrong use.
+    Exit code: 0 if healthy or if there are only warnings, 1 if broken, 2 for a usage error, 3 if
+    there is not enough information to decide.
     """
     refuse_contradictions(options)
     if options.saved:
@@ -125,14 +125,14 @@ def _sink(output: OptStr, *, many: bool) -> Iterator[Callable[[str], None]]:
 def fix(options: Options) -> int:
     """Fix the environment that you use, or print the fix.
 
-    Shows the steps, asks, saves the environment, applies what needs no root, and runs the training
-    step again. If that did not help, everything is restored.
+    Shows the steps, asks for confirmation, saves the environment, applies the steps that do not
+    need root, and runs the training step again. If the fix did not help, everything is restored.
 
-    --print prints the fix as a script, --as as a file of a project (pixi, environment, pyproject,
-    requirements, dockerfile); both change nothing.
+    --print prints the fix as a script; --as prints it as a project file (pixi, environment,
+    pyproject, requirements, dockerfile). Neither option changes anything.
 
     Exit code: 0 if fixed or if there is nothing to fix (--print: if there is a command to run), 1
-    if not, 2 for wrong use, or if it cannot ask and --yes is missing.
+    if not, 2 for a usage error, or if it cannot ask for confirmation and --yes is missing.
     """
     refuse_contradictions(options)
     if options.printed or options.kind:
@@ -145,16 +145,16 @@ def fix(options: Options) -> int:
 
 
 def setup(folder: str, options: Options) -> int:
-    """Make a new environment in DIR with the best PyTorch build for this machine.
+    """Create a new environment in DIR with the best PyTorch build for this machine.
 
-    Shows the steps, asks, installs, and proves the environment with the training step. If the
-    installation fails, what was made is removed.
+    Shows the steps, asks for confirmation, installs, and verifies the environment with the training
+    step. If the installation fails, everything that was created is removed.
 
-    DIR becomes a virtual environment; --with uv or --with pixi makes a project, --with conda a
-    conda environment.
+    DIR becomes a virtual environment by default, a project with --with uv or --with pixi, or a
+    conda environment with --with conda.
 
-    Exit code: 0 if the training step passed and nothing is broken, 1 if not or if nothing was made,
-    2 for wrong use, or if it cannot ask and --yes is missing.
+    Exit code: 0 if the training step passed and nothing is broken, 1 if not or if nothing was
+    created, 2 for a usage error, or if it cannot ask for confirmation and --yes is missing.
     """
     from cudadoctor.repair.setup import command
 
@@ -162,9 +162,9 @@ def setup(folder: str, options: Options) -> int:
 
 
 def smoke(options: Options) -> int:
-    """Run only the training step: a small model, forward and backward, stage by stage.
+    """Run only the training step: the forward and backward pass of a small model, stage by stage.
 
-    Exit code: 0 if every stage passed, 1 if one failed, 2 for wrong use.
+    Exit code: 0 if every stage passed, 1 if one failed, 2 for a usage error.
     """
     from cudadoctor import __version__
 
@@ -184,18 +184,18 @@ def smoke(options: Options) -> int:
 
 
 def bench(options: Options) -> int:
-    """Measure what each known technique for faster training gains on this machine.
+    """Measure how much each known technique speeds up training on this machine.
 
     Trains three small models (an image classifier, a transformer encoder, a small language model)
-    as they are, with each technique alone, and with the best combination. A gain is reported only
-    if it exceeds the measurement noise.
+    unmodified, with each technique alone, and with the best combination. A gain is reported only if
+    it exceeds the measurement noise.
 
-    After --, give your own training command instead. It runs unchanged and is sampled for
-    --minutes; what keeps the GPU waiting is reported on stderr (or in --output). The command then
-    runs on, unless --stop.
+    To measure your own training command instead, add it after --. It runs unchanged and is sampled
+    for --minutes; what keeps the GPU waiting is reported on stderr (or in the --output file). The
+    command then keeps running, unless --stop is given.
 
-    Exit code: 0 if something was measured, 1 if nothing could be, 2 for wrong use. With a command:
-    the exit code of that command, or 0 if --stop ended it.
+    Exit code: 0 if something was measured, 1 if nothing could be measured, 2 for a usage error.
+    With a command: that command's exit code, or 0 if --stop ended it.
     """
     from cudadoctor.bench import command
 
@@ -205,7 +205,7 @@ def bench(options: Options) -> int:
 def explain(cause: OptStr) -> int:
     """Explain a cause: what you see, how to check it, and how to fix it.
 
-    Without CAUSE it lists all of them.
+    Without CAUSE, it lists all causes.
     """
     from cudadoctor.cli.speech import current
     from cudadoctor.render import pages
@@ -220,9 +220,9 @@ def explain(cause: OptStr) -> int:
 
 
 def facts(options: Options) -> int:
-    """Print what is known of this machine, as a document for `check --from`.
+    """Print what is known about this machine, as a document for `check --from`.
 
-    Names, secrets and identifiers are replaced unless --full.
+    Names, secrets and identifiers are replaced unless --full is given.
     """
     from cudadoctor.model import factfile
     from cudadoctor.privacy.redact import Redactor
@@ -235,9 +235,10 @@ def facts(options: Options) -> int:
 
 
 def record(folder: str, options: Options) -> int:
-    """Write the raw answers of this machine to DIR, for a bug report that becomes a test.
+    """Write the raw query results from this machine to DIR, for a bug report that can become a
+    test.
 
-    DIR must be new or empty. Names, secrets and identifiers are replaced unless --full.
+    DIR must be new or empty. Names, secrets and identifiers are replaced unless --full is given.
     """
     from cudadoctor.cli.speech import say, spoken
     from cudadoctor.host import local, recording
@@ -256,11 +257,14 @@ def record(folder: str, options: Options) -> int:
     finally:
         local.close_host()
     hidden = say(
-        "Nothing is hidden: share it only with people you trust."
+        "Nothing is hidden; share the recording only with people you trust."
         if options.full
-        else "Names, secrets and identifiers are replaced; read it through before you share it."
+        else "Names, secrets and identifiers have been replaced; review the recording before you "
+        "share it."
     )
-    count = say("Wrote {number} answers of this machine to {folder}.", number=number, folder=folder)
+    count = say(
+        "Wrote {number} query results from this machine to {folder}.", number=number, folder=folder
+    )
     sys.stdout.write(f"{inert(count)} {hidden}\n")
     if lacking := recording.lacking(folder):
         lack = say("The recording is incomplete: {what} was not recorded.", what=lacking[0])
@@ -322,10 +326,10 @@ def _advice(shown: Report, options: Options) -> tuple[Advice, ...]:
 
 
 def version() -> int:
-    """Print the version and the date of the knowledge tables."""
+    """Print the version of cudadoctor and the date of its knowledge tables."""
     from cudadoctor import __version__, knowledge
     from cudadoctor.cli.speech import say
 
-    about = say("knowledge of {date}", date=knowledge.load().date)
+    about = say("knowledge base of {date}", date=knowledge.load().date)
     sys.stdout.write(f"cudadoctor {__version__}, {about}\n")
     return 0

@@ -72,10 +72,10 @@ def _sentence(error: click.ClickException) -> str:
         case click.BadOptionUsage() if error.message.endswith("argument."):
             text = say("{option} needs a value.", option=error.option_name)
         case click.BadOptionUsage():
-            text = say("{option} takes no value.", option=error.option_name)
+            text = say("{option} does not take a value.", option=error.option_name)
         case click.MissingParameter():
             metavar = error.param.human_readable_name if error.param else "?"
-            text = say("{argument} is missing.", argument=metavar)
+            text = say("The {argument} argument is missing.", argument=metavar)
         case _:
             text = error.format_message()
     return text + say(" See: {command}", command=f"{command} --help")
@@ -112,7 +112,8 @@ def _number(
             number = kind(least - 1)
         if not least <= number <= most:
             refuse(
-                "'{value}' is not a valid value for {option}: give a number from {least} to {most}",
+                "'{value}' is not a valid value for {option}: enter a number from {least} to "
+                "{most}",
                 value=value,
                 option=option.opts[-1],
                 least=f"{least:g}",
@@ -126,7 +127,7 @@ def _number(
 def _file(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Refuses a folder before the work is done, not after it."""
     if value is not None and os.path.isdir(value):  # noqa: PTH112
-        refuse("{path} is a folder: name a file", path=value)
+        refuse("{path} is a folder; specify a file", path=value)
     return value
 
 
@@ -212,7 +213,7 @@ class _Program(_Speaking, click.Group):
             refuse_unknown(
                 args[0],
                 list(self.commands),
-                "'{name}' is not a command of cudadoctor",
+                "'{name}' is not a cudadoctor command",
                 f"{PROGRAM} --help",
             )
         return super().resolve_command(ctx, args)
@@ -231,10 +232,10 @@ class _Program(_Speaking, click.Group):
 
 
 _EXAMPLES = (
-    ("cudadoctor", "Check the Python that you use here"),
+    ("cudadoctor", "Check the Python that you are using"),
     ("cudadoctor check --python ~/venv", "Check another environment"),
     ("cudadoctor check --from log.txt", "Read a report or an error log"),
-    ("cudadoctor fix", "Show the fix, ask, apply it"),
+    ("cudadoctor fix", "Show the fix, ask, then apply it"),
 )
 
 
@@ -271,8 +272,8 @@ _own = (
 main = _Program(
     PROGRAM,
     params=list(_own),
-    help="Find out why PyTorch does not use your GPU, and fix it.\n\n"
-    "Without a command it runs `cudadoctor check`.",
+    help="Find out why PyTorch does not use your GPU, and fix it.\n\nWithout a command, it runs "
+    "`cudadoctor check`.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 main.groups = {"Options": _own}
@@ -305,12 +306,12 @@ def _add(work: Callable[..., int], short: str, *arguments: click.Argument, **gro
 
 _HEADINGS = {
     "look": "What to examine",
-    "judge": "How to judge it",
+    "judge": "How to evaluate it",
     "cure": "How to fix it",
     "make": "What to install",
     "measure": "What to measure",
     "instead": "Print the fix instead of applying it",
-    "earlier": "Earlier fixes",
+    "earlier": "Previous fixes",
     "show": "Output",
     "other": "Options",
 }
@@ -324,10 +325,10 @@ _timeout = _option(
     metavar="SECONDS",
     help="Time limit for each probe",
 )
-_full = _option("--full", is_flag=True, help="Do not hide names, paths and identifiers")
+_full = _option("--full", is_flag=True, help="Do not hide names, paths or identifiers")
 _output = _option("-o", "--output", callback=_file, metavar="FILE", help="Write to a file")
 _json = _option("--json", "as_json", is_flag=True, help="Print JSON")
-_markdown = _option("--markdown", is_flag=True, help="Print Markdown, for an issue or a chat")
+_markdown = _option("--markdown", is_flag=True, help="Print Markdown for an issue or a chat")
 _manager = _option(
     "--with",
     "manager",
@@ -335,15 +336,15 @@ _manager = _option(
     metavar="TOOL",
     help="pip, uv, conda, pixi or docker",
 )
-_torch = _option("--torch", metavar="VERSION", help="Keep to this torch release, e.g. 2.6")
+_torch = _option("--torch", metavar="VERSION", help="Stay on this torch release, e.g. 2.6")
 _verify = _option("--verify", is_flag=True, help="Check first that the packages resolve")
-_yes = _option("--yes", is_flag=True, help="Do not ask")
+_yes = _option("--yes", is_flag=True, help="Do not ask for confirmation")
 _saved = _option(
     "--from",
     "saved",
     multiple=True,
     metavar="FILE",
-    help="A report or error log, not this machine",
+    help="Read a report or error log instead",
 )
 _looking = (
     _python,
@@ -353,9 +354,9 @@ _looking = (
     _timeout,
 )
 _judging = (
-    _option("--ignore", multiple=True, metavar="CAUSE", help="Leave out a cause (repeatable)"),
-    _option("--compile", "compiles", is_flag=True, help="You will compile CUDA extensions here"),
-    _option("--as-of", metavar="YYYY-MM-DD", help="Judge the report as of this date"),
+    _option("--ignore", multiple=True, metavar="CAUSE", help="Ignore a cause (repeatable)"),
+    _option("--compile", "compiles", is_flag=True, help="Assume you will compile CUDA extensions"),
+    _option("--as-of", metavar="YYYY-MM-DD", help="Evaluate the report as of this date"),
 )
 
 _add(
@@ -364,18 +365,18 @@ _add(
     look=(_python, _saved, *_looking[1:]),
     judge=(
         *_judging,
-        _option("--strict", is_flag=True, help="Exit with 1 for warnings too"),
-        _option("--advice", is_flag=True, help="Also say what would speed up training"),
+        _option("--strict", is_flag=True, help="Exit with code 1 for warnings too"),
+        _option("--advice", is_flag=True, help="Also suggest how to speed up training"),
     ),
     show=(
         _option("-v", "--verbose", count=True, help="Show every check, value and source"),
-        _option("-q", "--quiet", is_flag=True, help="Print only the answer, one line"),
+        _option("-q", "--quiet", is_flag=True, help="Print only a one-line answer"),
         *(_output, _json, _markdown, _full, _lang),
     ),
 )
 _add(
     commands.fix,
-    "Apply the fix, with undo",
+    "Apply the fix (you can undo it)",
     look=(_python, _saved, *_looking[1:]),
     judge=_judging,
     cure=(
@@ -391,7 +392,7 @@ _add(
     earlier=(
         _option("--undo", is_flag=True, help="Undo the last fix"),
         _option("--resume", is_flag=True, help="Finish a fix that was interrupted"),
-        _option("--forget", is_flag=True, help="Delete what --undo needs, to free space"),
+        _option("--forget", is_flag=True, help="Delete undo data to free space"),
     ),
     instead=(
         _option("--print", "printed", is_flag=True, help="Print a shell script"),
@@ -414,10 +415,10 @@ _add(
 )
 _add(
     commands.setup,
-    "Make a new environment that works",
+    "Create a working environment",
     _folder,
     make=(
-        _option("--python", metavar="PATH", help="Python to make it from"),
+        _option("--python", metavar="PATH", help="Python to create the environment with"),
         *(_manager, _torch, _verify, _device, _timeout, _yes),
     ),
     show=(_json, _lang),
@@ -444,7 +445,7 @@ _add(
             callback=_number(float, 0.05, 1440),
             default="10",
             metavar="N",
-            help="Time for everything (default: 10)",
+            help="Total time in minutes (default: 10)",
         ),
         _option(
             "--workload",
@@ -454,8 +455,10 @@ _add(
             metavar="NAME",
             help="Only cnn, encoder or decoder (repeatable)",
         ),
-        _option("--only", multiple=True, metavar="TECHNIQUE", help="Only this one (repeatable)"),
-        _option("--stop", is_flag=True, help="End the command when the time is over"),
+        _option(
+            "--only", multiple=True, metavar="TECHNIQUE", help="Only this technique (repeatable)"
+        ),
+        _option("--stop", is_flag=True, help="Stop the command when time is up"),
         _option("--scale", type=click.Choice(("tiny",)), hidden=True),
         _option("--plant", multiple=True, hidden=True),
     ),

@@ -90,7 +90,7 @@ def seconds(text: str | None) -> float | None:
         found = 0.0
     if not SHORTEST_S <= found <= LONGEST_S:
         refuse(
-            "'{value}' is not a valid limit: give a number of seconds from {least} to {most}",
+            "'{value}' is not a valid limit: enter a number of seconds from {least} to {most}",
             value=text,
             least=f"{SHORTEST_S:g}",
             most=f"{LONGEST_S:.0f}",
@@ -112,23 +112,23 @@ _WITHOUT_EFFECT = (
     (
         "from",
         ("python", "fast", "no-smoke", "device"),
-        "--from judges a saved report, so --{option} has no effect: remove one of the two",
+        "--{option} cannot be used with --from, which reads a saved report",
     ),
     (
         "from",
         ("undo", "resume", "forget"),
-        "--{option} changes an environment, so it cannot be combined with --from: remove one",
+        "--{option} changes an environment, so it cannot be used with --from",
     ),
     (
         "fast",
         ("device",),
-        "--fast skips the training step, so --{option} has no effect: remove one of the two",
+        "--{option} cannot be used with --fast, which skips the training step",
     ),
     *(
         (
             printing,
             ("undo", "resume", "forget", "yes"),
-            "--print and --as change nothing, so --{option} has no effect: remove one of the two",
+            "--{option} cannot be used with --print or --as, which change nothing",
         )
         for printing in ("print", "as")
     ),
@@ -154,7 +154,7 @@ def refuse_contradictions(options: Options) -> None:
                 second=second,
             )
     if options.hashes and options.kind != "requirements":
-        refuse("--hashes works only with --as requirements: add it, or remove --hashes")
+        refuse("--hashes works only with --as requirements; add that option or remove --hashes")
     refuse_device(options)
     _refuse_unknown(options)
 
@@ -167,7 +167,7 @@ def _refuse_unknown(options: Options) -> None:
 
         if constraint_of(options.torch) is None:
             refuse(
-                "'{value}' is not a valid version: give one such as 2.6, 2.6.0 or '>=2.6,<2.8'",
+                "'{value}' is not a valid version: use a form such as 2.6, 2.6.0 or '>=2.6,<2.8'",
                 value=options.torch,
             )
     if options.as_of:
@@ -180,7 +180,8 @@ def _refuse_unknown(options: Options) -> None:
 def refuse_device(options: Options) -> None:
     if options.device and not device_is_sound(options.device):
         refuse(
-            "'{value}' is not a valid device: give cpu, cuda, or cuda: and a number",
+            "'{value}' is not a valid device: use cpu, cuda or cuda:N, where N is the number "
+            "of a GPU",
             value=options.device,
         )
 
@@ -209,7 +210,7 @@ def unknown(name: str, known: Sequence[str], template: str, lister: str) -> str:
 
     close = nearest(name, known)
     meant = say("; did you mean {close}?", close=close) if close else "."
-    return say(template, name=name) + meant + say(" To list them: {command}", command=lister)
+    return say(template, name=name) + meant + say(" For a list, run: {command}", command=lister)
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:

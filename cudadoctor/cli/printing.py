@@ -62,7 +62,7 @@ def _verified(judged: Judged, wishes: Wishes, *, here: bool) -> Judged:
         )
 
     with Waiting() as progress:
-        progress("the resolver", True)
+        progress("the package resolver", True)
         return msgspec.structs.replace(judged, plan=verified(judged.plan, ask))
 
 
@@ -88,7 +88,7 @@ def _project_file(machine: Machine, options: Options, kind: str) -> int:
         return 1
     if options.hashes or options.verify:
         with Waiting() as progress:
-            progress("the resolver", True)
+            progress("the package resolver", True)
             if options.hashes:
                 verdict, hashes = digests(machine, kb, build, limit_s=LIMIT_S, here=here)
             else:
@@ -134,7 +134,7 @@ def saved_machine(options: Options) -> Foreign:
     from cudadoctor.cli import saved
 
     if saved.are_many(options.saved):
-        refuse("fix --print needs a single report: name one file with --from")
+        refuse("fix --print needs a single report; specify one file with --from")
     try:
         machine = next(saved.machines(options.saved)).machine
     except saved.SavedError as error:

@@ -85,7 +85,7 @@ def _files(name: str) -> Iterator[str]:
                 found = True
                 yield str(path)
     if not found:
-        raise SavedError(say("{path} is empty: name a folder with reports", path=name))
+        raise SavedError(say("{path} is empty; specify a folder that contains reports", path=name))
 
 
 def _machine(name: str) -> Machine:
@@ -106,7 +106,7 @@ def _machine(name: str) -> Machine:
     except factfile.FactsError as error:
         if machine := _embedded(data):
             return machine
-        save = say("To save one: cudadoctor facts -o FILE")
+        save = say("To save the facts, run: cudadoctor facts -o FILE")
         raise SavedError(f"{name}: {spoken(str(error)).rstrip('.')}. {save}") from error
 
 
@@ -154,11 +154,14 @@ def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
         machine = read_report(data, knowledge.load())
     except NotTextError as error:
         raise SavedError(
-            say("{path} is neither text nor saved facts: give the output of a program", path=name)
+            say(
+                "{path} contains neither text nor saved facts; provide the output of a program",
+                path=name,
+            )
         ) from error
     if whole:
         return machine
-    cut = f"the report is larger than {MOST_BYTES >> 20} MiB: its middle was not read"
+    cut = f"the report is larger than {MOST_BYTES >> 20} MiB, so its middle part was not read"
     return replace(machine, gaps=(*machine.gaps, Gap(fact="symptoms", why=cut, asked=False)))
 
 
@@ -169,10 +172,10 @@ def _bytes(name: str) -> tuple[bytes, bool]:
             data, whole = _ends(file)
     except OSError as error:
         raise SavedError(
-            say("{path} cannot be read: {reason}", path=name, reason=error.strerror)
+            say("cannot read {path}: {reason}", path=name, reason=error.strerror)
         ) from error
     if not data.strip():
-        raise SavedError(say("{path} is empty: give the output of a program", path=name))
+        raise SavedError(say("{path} is empty; provide the output of a program", path=name))
     return data, whole
 
 

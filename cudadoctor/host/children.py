@@ -200,7 +200,7 @@ def collected(
         out, err = _Pipe(child.stdout, on_line), _Pipe(child.stderr)
     except RuntimeError:  # at the limit of processes: a thread counts as one
         kill(child)
-        return Ran(why=f"{NO_MORE}: no thread to read its answer")
+        return Ran(why=f"{NO_MORE}: could not start a thread to read its output")
     if stdin is not None and child.stdin is not None:
         with suppress(OSError):  # it ended without reading: its exit status says more
             child.stdin.write(stdin.encode())
@@ -222,7 +222,7 @@ def collected(
         code=code,
         stdout=out.text,
         stderr=err.text,
-        why=f"no answer within {limit_s:g} s" if late else why,
+        why=f"no response within {limit_s:g} s" if late else why,
         timed_out=late,
         seconds=monotonic() - started,
         silent_s=silent_s if late else None,

@@ -38,7 +38,7 @@ LONGEST = 2000
 MOST_BYTES = 64 << 20
 """Of one file of a recording."""
 STAT = ("exists", "is_dir", "mode", "uid", "gid", "size", "why", "real")
-SILENT = "the recording has no answer to this"
+SILENT = "the recording contains no answer for this"
 
 Question = dict[str, Any]
 Store = Callable[[bytes, str], str]
@@ -179,7 +179,7 @@ def content(stored: Any, folder: Path) -> bytes:
 def whole(path: Path) -> bytes:
     """All of a file of a recording. Raises OSError for what lies elsewhere or is far too large."""
     if path.is_symlink() or not path.is_file():
-        raise OSError("it is not a file of this folder")
+        raise OSError("it is not a file in this folder")
     if path.stat().st_size > MOST_BYTES:
         raise OSError(f"it is larger than {MOST_BYTES >> 20} MiB")
     return path.read_bytes()
@@ -323,11 +323,11 @@ def prepare(folder: str) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
-            raise RecordError(f"{folder} is not empty: name a folder that is new or empty")
+            raise RecordError(f"{folder} is not empty; specify a new or empty folder")
         if not os.access(path, os.W_OK | os.X_OK):
             raise RecordError(f"{folder} cannot be written to: no permission")
     except OSError as error:
-        raise RecordError(f"{folder} cannot be written to: {error.strerror}") from error
+        raise RecordError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def write(
@@ -356,7 +356,7 @@ def write(
         (Path(folder) / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         _write_entries(Path(folder), entries, words, kept)
     except OSError as error:
-        raise RecordError(f"{folder} cannot be written to: {error.strerror}") from error
+        raise RecordError(f"cannot write to {folder}: {error.strerror}") from error
     return len(entries)
 
 
@@ -456,7 +456,7 @@ class ReplayHost(_PlainHost):
                 return answer
         self.unanswered.append(f"{kind} {key}")
         if self.strict:
-            raise NoAnswer(f"this recording has no answer to {kind} {key}")
+            raise NoAnswer(f"this recording contains no answer for {kind} {key}")
         return silent
 
     def examine(self) -> Machine:
@@ -472,7 +472,7 @@ def replay(folder: str, *, strict: bool = True) -> Machine:
     except NoInterpreter as error:
         raise ReplayError(f"{folder} does not say which Python was examined: {error}") from error
     if strict and host.unanswered:
-        raise NoAnswer(f"this recording has no answer to {'; '.join(host.unanswered)}")
+        raise NoAnswer(f"this recording contains no answer for {'; '.join(host.unanswered)}")
     return machine
 
 
@@ -490,7 +490,9 @@ def _about(folder: Path) -> About:
     except (OSError, ValueError, RecursionError) as error:
         raise ReplayError(f"{folder} is not a recording: {error}") from error
     if about.recording > FORMAT:
-        raise ReplayError(f"{folder} was recorded by a newer cudadoctor: use that version")
+        raise ReplayError(
+            f"{folder} was recorded by a newer version of cudadoctor; use that version"
+        )
     return about
 
 

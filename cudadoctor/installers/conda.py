@@ -44,15 +44,18 @@ _META_FROM = Version("1.13")
 _OLD_MKL = "mkl<2024.1"
 """Its builds for Linux use a function that newer MKL does not have (pytorch issue 123097)."""
 _NO_GPU_SEEN = (
-    "A CUDA build is chosen only if conda sees the driver. If it does not, set "
-    "CONDA_OVERRIDE_CUDA={cuda} for the command."
+    "A CUDA build is selected only if conda detects the driver. If conda does not detect the "
+    "driver, set CONDA_OVERRIDE_CUDA={cuda} for the command."
 )
 _OLD_CUDNN = (
-    "Newer cuDNN does not support this GPU, so this asks for an older one. If conda finds no "
-    "match, use PyTorch's own wheels (--with pip)."
+    "Newer cuDNN releases do not support this GPU, so the command requests an older one. If "
+    "conda cannot find a matching build, use PyTorch's own wheels (--with pip)."
 )
-_NO_SUCH = "No conda channel has such builds, so pip installs the wheels made for this board."
-_ENDED = "The pytorch channel ended with torch {newest}; conda-forge has no such build of {torch}."
+_NO_SUCH = "No conda channel has builds for this board, so pip installs wheels made for it."
+_ENDED = (
+    "The pytorch channel was discontinued after torch {newest}, and conda-forge does not have "
+    "this build of torch {torch}."
+)
 _PLAIN = r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*"
 """What YAML takes for a text without quotes: no space, no # and no colon in it."""
 
@@ -73,7 +76,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         own = within(m, folder, conda=True)
         python = f"python={version.major}.{version.minor}" if version else "python"
         create = (conda, "create", "-y", "-p", folder, *channels, python, *specs)
-        new = f"This makes a conda environment: run your programs with {own}."
+        new = f"This step creates a conda environment. Run your programs with {own}."
         return step(commands=(create,), note=joined(new, note))
     prefix = m.python.prefix
     where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
@@ -192,11 +195,11 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
     if release and pinned is None:
         other = (
             f"It is not known whether conda-forge has torch {release} (newest known: "
-            f"{order.newest}), so conda takes the newest that fits."
+            f"{order.newest}), so conda installs the newest compatible release."
         )
     elif release and str(pinned) != release:
         major = order.cuda.major if order.cuda else ""
-        other = f"The last torch that conda-forge built for CUDA {major} is {pinned}."
+        other = f"The last torch release that conda-forge built for CUDA {major} is {pinned}."
     old = any(spec.startswith("cudnn<") for spec in specs)
     blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
     return joined(other, _OLD_CUDNN if old else None, blind)

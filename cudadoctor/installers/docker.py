@@ -129,8 +129,9 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         return Written(
             tool="docker",
             edits=(Edit(file="Dockerfile", what=line),),
-            manual="Use NVIDIA's l4t image for this JetPack as the base: nvidia/cuda images are "
-            "for other computers. Start the container with `docker run --runtime nvidia`.",
+            manual="Use NVIDIA's l4t image for this JetPack release as the base image: the "
+            "nvidia/cuda images are not made for Jetson. Start the container with `docker "
+            "run --runtime nvidia`.",
         )
     if change.variant is not None and m.platform.system not in (None, "Linux"):
         # The Linux in the image may have another build as its default.
@@ -193,11 +194,11 @@ def why_not(lead: TorchBuild, kb: Knowledge) -> OptStr:
     """Why no image can hold a build, None if one can."""
     if lead.platform.startswith("linux"):
         return None
-    known = f"torch {lead.torch} {lead.variant} is known for {PLATFORM_NAMES[lead.platform]}"
+    known = f"torch {lead.torch} {lead.variant} is known only for {PLATFORM_NAMES[lead.platform]}"
     rows = kb.builds_on(IN_DOCKER.get(lead.platform, lead.platform))
     same = (build for build in rows if build.variant == lead.variant and build.published)
-    other = next((f" With --torch {build.torch} there is a file." for build in same), "")
-    return f"A Docker image needs Linux packages, but {known} only.{other}"
+    other = next((f" To get a Dockerfile, use --torch {build.torch}." for build in same), "")
+    return f"A Docker image needs Linux packages, but {known}.{other}"
 
 
 def _notes(stack: Stack, image: Image) -> Iterator[str]:

@@ -37,8 +37,8 @@ def beside(m: Machine, change: PackageChange) -> Written:
         made = (interpreter(m), "-m", "venv", folder)
         installed = pip.install(m, fresh, within(m, folder))
     note = (
-        f"The system's Python accepts no packages from pip (PEP 668), so this makes {folder}. "
-        f"Run your programs with {within(m, folder)}."
+        "The system Python does not accept packages from pip (PEP 668), so this step creates an "
+        f"environment in {folder}. Run your programs with {within(m, folder)}."
     )
     return replace(
         installed,
@@ -67,15 +67,17 @@ def new_environment(m: Machine, version: str, change: PackageChange | None) -> W
             installed = uv.install(m, change, start[0], python) if change else Written(tool="uv")
             words = (made, *installed.commands)
             commands = (*before, *((*start, *argv[1:]) for argv in words))
-            note = f"This downloads Python {version} with uv. Run your programs with {python}."
+            note = (
+                f"This step uses uv to download Python {version}. Run your programs with {python}."
+            )
             return replace(installed, commands=commands, note=joined(note, installed.note))
         else:
             windows = m.platform.system == "Windows"
             launcher = ("py", f"-{version}") if windows else (f"python{version}",)
             made = (*launcher, "-m", "venv", folder)
             manual = (
-                f"First install Python {version}, with the system's package manager or from "
-                "python.org; `uv python install` does it without root."
+                f"First install Python {version} with the system's package manager or from "
+                "python.org. `uv python install` works without root."
             )
         then = pip.install(m, change, python) if change else Written(tool="pip")
     note = f"Run your programs with {python}."

@@ -53,8 +53,8 @@ def source_for(m: Machine, change: PackageChange, tool: str) -> Source:
         return found
     origin = configured.origin or "the configuration"
     note = (
-        f"Package indexes are switched off ({origin}): put the wheels into a find-links folder, or "
-        "remove no-index."
+        f"Package indexes are disabled ({origin}): put the wheels in a find-links folder, or "
+        "remove the no-index setting."
     )
     return replace(found, note=joined(note, found.note))
 
@@ -81,8 +81,8 @@ def _found(change: PackageChange, configured: Index, tool: str) -> Source:
             is_mirror=True,
             extra=change.index,
             tag=change.variant,
-            note=f"Your index ({host_of(own)}) stays in use for all other packages. It is not "
-            f"known to have the {change.variant} builds, so PyTorch's own index is added.",
+            note=f"Your index ({host_of(own)}) is still used for all other packages. Your index "
+            f"may not have the {change.variant} builds, so PyTorch's own index is added.",
         )
     urls = [url for url in (configured.url, *configured.extra) if url]
     others = {_variant_of(url) for url in urls} - {None, change.variant}
@@ -90,8 +90,8 @@ def _found(change: PackageChange, configured: Index, tool: str) -> Source:
         return Source(
             index=change.index or f"{TORCH_INDEX}/{change.variant}",
             tag=change.variant,
-            note="Your configured index has another build of torch, so the command names the exact "
-            "one.",
+            note="Your configured index has a different build of torch, so the command specifies "
+            "the exact build.",
         )
     # Where torch's index lacks the file or is blocked, uv goes on to its default index, and pip
     # to what else is configured: with the tag that fails aloud.
@@ -200,8 +200,8 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
             index, extra = None, index or extra
     elif index is None:
         note = (
-            f"The address of your index ({host_of(found.index)}) contains a secret and is not "
-            "printed: set it in the tool's own configuration."
+            f"Your index URL ({host_of(found.index)}) contains a secret and is not printed; set "
+            "it in the tool's own configuration."
         )
     else:
         plain = f"The password for {host_of(index)} is not printed: put it in ~/.netrc,"

@@ -63,7 +63,10 @@ def write(m: Machine, _: Knowledge, change: PackageChange) -> Written:
     if m.python.pip is False and m.python.ensurepip is False:
         system = venv_package(m)
         if not system:
-            manual = f"First install pip for {python} with the system's package manager, or use uv."
+            manual = (
+                f"First install pip for {python} with the system's package manager, or use uv "
+                "instead."
+            )
     if m.python.pip is False and manual is None:
         ensured = ((python, "-m", "ensurepip", "--upgrade"),)
     installed = install(m, change, python)
@@ -189,7 +192,7 @@ def read(code: OptInt, report: str, stderr: str, log: str, abi: str) -> Answer:
     if code == 0:
         files = _files(report)
         if files is None:
-            return Answer(kind="unfit", text="pip gave no report")
+            return Answer(kind="unfit", text="pip returned no report")
         return Answer(kind="resolved", files=files)
     output = re.sub(r"(?m)^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]\d+ ", "", log) + "\n" + stderr
     if unreached := _unreached(output):
@@ -216,7 +219,7 @@ def _unreached(output: str) -> Answer | None:
         if "404 Client Error" not in why and not (others and "403 Client Error" in why):
             return Answer(kind="unreached", host=host_in(url) or named_host(why))
     if untrusted := re.search(r"located at (\S+) is not a trusted or secure host", output):
-        how = "is served without TLS, which pip refuses"
+        how = "is served without TLS, so pip refuses to use it"
         return Answer(kind="unreached", host=untrusted[1], how=how)
     broken = [line for line in output.splitlines() if re.search(UNREACHED, line)]
     host = next(filter(None, map(named_host, broken)), "")
@@ -234,14 +237,20 @@ def _absent(requirement: str, output: str, abi: str) -> Answer:
     python = re.search(r"following versions that require a different python version: (.+)", output)
     releases = python[1].split("; ") if python else []
     if of_it := [release for release in releases if not pin or release.startswith(f"{pin} ")]:
-        return Answer(kind="refused", text=f"{requirement} is not for this Python: {of_it[-1]}")
+        return Answer(
+            kind="refused", text=f"{requirement} does not support this Python: {of_it[-1]}"
+        )
     if made := _made_for(name, pin, output, abi):
-        return Answer(kind="refused", text=f"the wheels of {requirement} are for {made}")
+        return Answer(
+            kind="refused", text=f"the available wheels of {requirement} are built for {made}"
+        )
     offered = re.search(r"satisfies the requirement \S.*? \(from versions: (.*)\)", output)
     if offered is None or offered[1] in ("", "none"):
-        return Answer(kind="refused", text=f"nothing is offered for {requirement}")
+        return Answer(kind="refused", text=f"no versions of {requirement} are available")
     last = ", ".join(offered[1].split(", ")[-_MOST_NAMED:])
-    return Answer(kind="refused", text=f"no {requirement} is offered, the newest are {last}")
+    return Answer(
+        kind="refused", text=f"{requirement} is not available; the newest versions are {last}"
+    )
 
 
 def _made_for(name: str, pin: str, output: str, abi: str) -> str:

@@ -35,10 +35,10 @@ from cudadoctor.model.findings import Edit, PackageChange
 from cudadoctor.model.machine import Machine, OptStr, Strings
 from cudadoctor.solver.demand import capabilities_of, platform_of
 
-_AS_BEFORE = "The project's torch comes from PyPI, and so does this one."
+_AS_BEFORE = "The project already gets torch from PyPI, so this build comes from PyPI too."
 _BY_WHEELS = (
-    "It is not known whether conda-forge has torch {torch} for this GPU, so pixi takes PyTorch's "
-    "own wheels."
+    "It is not known whether conda-forge has a build of torch {torch} for this GPU, so pixi "
+    "installs PyTorch's own wheels."
 )
 
 
@@ -84,7 +84,7 @@ def _from_pypi(pixi: str, where: Strings, change: PackageChange) -> Written:
 def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> OptStr:
     """Why wheels are taken, None if conda-forge is known to have this torch for these GPUs."""
     if is_foreign(change.index):
-        return "No conda channel has such builds, so pixi takes the wheels made for this board."
+        return "No conda channel has builds for this board, so pixi installs wheels made for it."
     release, platform = pin_of(sound(change.install)), platform_of(m)
     if not release or platform is None or change.variant is None:
         return None

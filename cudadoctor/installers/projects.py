@@ -74,12 +74,14 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
         tool=tool,
         commands=(_command(m, tool, folder, wanted),),
         edits=(Edit(file=file, what="\n".join(lines(change, wanted, marker))),),
-        manual=None if folder else "The file and the command belong in the project's folder.",
+        manual=None if folder else "Edit the file and run the command in the project folder.",
         note=joined(why, other),
     )
 
 
-_NO_OTHER_INDEX = "If the file names another index or source for torch, delete those lines."
+_NO_OTHER_INDEX = (
+    "If the file already specifies another index or source for torch, delete those lines."
+)
 
 
 def _add(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:

@@ -33,7 +33,7 @@ UNREACHED = (
     r"|network (?:was|connectivity is) disabled|could not install packages due to an oserror"
 )
 """How pip, uv and conda say that a package index gave no answer."""
-SWITCHED_OFF = "package indexes are switched off (no-index)"
+SWITCHED_OFF = "package indexes are disabled (no-index)"
 
 
 class File(Struct, frozen=True, kw_only=True):
@@ -252,12 +252,12 @@ def target_of(m: Machine, *, here: bool) -> Target | str:
     """The examined interpreter; a reason where too little is known of it."""
     python, platform = m.python.version, m.platform
     if python is None:
-        return "the version of the Python is not known"
+        return "the Python version is unknown"
     if (m.python.implementation or "cpython").lower() != "cpython":
         return f"{m.python.implementation} is not CPython"
     tags = tuple(_tags(m))
     if not tags:
-        return f"no wheel platform is known for {platform.system} on {platform.machine}"
+        return f"no wheel platform tag is known for {platform.system} on {platform.machine}"
     threaded = bool(m.python.free_threaded)
     path = m.python.executable if here and not m.redacted else None
     return Target(

@@ -95,13 +95,13 @@ def read(code: OptInt, stdout: str, stderr: str) -> Answer:
     if code == 0:
         files = _files(stdout)
         if files is None:
-            return Answer(kind="unfit", text="uv gave no list")
+            return Answer(kind="unfit", text="uv returned no lock file")
         built = [file.name for file in files if is_source(file.url)]
         return Answer(kind="source" if built else "resolved", text="".join(built[:1]), files=files)
     plain = " ".join(re.sub(r"(?m)[╰─▶│├×]+|^\s*(?:cause|error):", " ", stderr).split())
     if re.search(UNREACHED, plain):
         disabled = re.search(r"(?i)network (?:was|connectivity is) disabled", plain)
-        off = "network access is switched off (UV_OFFLINE)" if disabled else ""
+        off = "network access is disabled (UV_OFFLINE)" if disabled else ""
         return Answer(kind="unreached", host=named_host(plain), text=off)
     source = re.search(
         r"(?:Because |and |of )([\w.-]+)(?:==\S+)? ha(?:s|ve) no usable wheels", plain

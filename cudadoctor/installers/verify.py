@@ -128,10 +128,10 @@ def verify(
     Takes at most limit_s seconds. Never raises for an index or a resolver that fails.
     """
     if limit_s <= 0:
-        return unverified(english("there was no time left"))
+        return unverified(english("the time limit was reached"))
     tool = registry.tool_for(m, tool_name)
     if not tool.write(m, kb, change).wheels:
-        return unverified(english("no resolver checks packages for {tool}", tool=tool.name))
+        return unverified(english("uv and pip cannot check packages for {tool}", tool=tool.name))
     at = Setting(local.this_host(), m, Clock(limit_s), here)
     if tool is docker.TOOL:
         at = at._replace(machine=docker.inside(m, kb, change), here=False)
@@ -148,7 +148,7 @@ def verify_file(
     fresh, tool = emptied(m), registry.BY_KIND[kind]
     change = remedy_for(build, fresh, kb).packages
     if change is None:
-        return unverified(english("nothing is to be installed"))
+        return unverified(english("there is nothing to install"))
     here = here and tool in (pip.TOOL, uv.TOOL)  # the others make an environment of their own
     return verify(change, fresh, kb, limit_s=limit_s, here=here, tool_name=tool.name, sized=False)
 
@@ -170,7 +170,7 @@ def digests(
     )
     found = by_wheels(Setting(local.this_host(), m, Clock(limit_s), here), question)
     if found.resolves and (bare := [file.name for file in found.files if not file.sha256]):
-        reason = english("the index has no digest for {names}", names=", ".join(bare))
+        reason = english("the index provides no hash for {names}", names=", ".join(bare))
         return unverified(reason, found.tool, unreached="index"), {}
     return found, {(file.name, file.version): (file.sha256 or "",) for file in found.files}
 
@@ -218,11 +218,11 @@ def by_wheels(at: Setting, question: Question) -> Verdict:
         )
     if not question.first and not question.then:
         left = question.left_out
-        return unverified(_as_source(left) if left else english("nothing is to be installed"))
+        return unverified(_as_source(left) if left else english("there is nothing to install"))
     target = target_of(at.machine, here=at.here)
     if isinstance(target, str):
         return unverified(target)
-    last = unverified(english("this needs uv, or pip 22.2 or newer"))
+    last = unverified(english("the check needs uv, or pip 22.2 or newer"))
     several = question.mixed or bool(question.then and question.index)
     for resolver in resolvers(at):
         answer = answered(at, resolver, target, question)
@@ -266,7 +266,9 @@ def _ask(at: Setting, resolver: Resolver, target: Target, question: Question) ->
         if target.macos and not target.executable:
             env["MACOSX_DEPLOYMENT_TARGET"] = target.macos  # else uv takes an old macOS for granted
         if not argv:
-            return Answer(kind="unfit", text=f"{resolver.name} has no words for this interpreter")
+            return Answer(
+                kind="unfit", text=f"{resolver.name} cannot resolve packages for this Python"
+            )
     ran = door.run(*argv, timeout_s=at.clock.left_s, env=env, stdin=stdin)
     if ran.timed_out:
         return _too_late(question, at.clock)
@@ -302,7 +304,7 @@ def _environment(at: Setting, resolver: Resolver, question: Question) -> dict[st
 
 def _too_late(question: Question, clock: Clock) -> Answer:
     limit = f"{clock.limit_s:{'.0f' if clock.limit_s >= 1 else '.2g'}}"
-    how = english("did not answer within {limit} s", limit=limit)
+    how = english("did not respond within {limit} s", limit=limit)
     return Answer(kind="unreached", host=" or ".join(question.hosts), how=how)
 
 
@@ -370,7 +372,7 @@ def verdict_of(answer: Answer, resolver: Resolver, question: Question) -> Verdic
             return unverified(english("{tool} failed: {reason}", tool=name, reason=text), name)
     host = answer.host or next(iter(question.hosts), "")
     text = text or english(
-        "the index {host} {how}", host=host, how=answer.how or english("did not answer")
+        "the index {host} {how}", host=host, how=answer.how or english("did not respond")
     )
     return unverified(text, name, unreached=host)
 
@@ -389,12 +391,12 @@ def resolved(files: tuple[File, ...], tool: str, left_out: Strings = ()) -> Verd
     )
     if left_out:
         names = ", ".join(left_out)
-        text += english("; not checked: {names}, only available as source", names=names)
+        text += english("; not checked: {names} (available only as source)", names=names)
     return Verdict(resolves=True, found=found, files=files, tool=tool, why=inert(text))
 
 
 def _as_source(names: Strings) -> str:
-    template = "{names} is only available as source, which is not built for this check"
+    template = "{names} is available only as source, which this check does not build"
     return english(template, names=", ".join(names))
 
 

@@ -15,15 +15,15 @@ from cudadoctor.model.machine import SCHEMA, Gap, Json, Machine
 from cudadoctor.model.versions import DriverVersion
 
 MOST_BYTES = 32 << 20
-TOO_LONG = f"A facts document may be {MOST_BYTES >> 20} MiB long at most"
+TOO_LONG = f"A facts document can be at most {MOST_BYTES >> 20} MiB in size"
 MOST_VALUES = 200_000
 MOST_IN_ONE = 20_000
 """Entries of one list or table: the rules look through some of them for each of the others."""
 MOST_REPORTED = 200
 """Symptoms and installs: each is weighed against all others. A report that is read has fewer."""
 MOST_DEPTH = 40
-_TOO_MANY = f"A list in a facts document may have {MOST_IN_ONE} entries at most"
-_TOO_DEEP = f"A facts document may be nested {MOST_DEPTH} deep at most"
+_TOO_MANY = f"A list in a facts document can have at most {MOST_IN_ONE} entries"
+_TOO_DEEP = f"A facts document can be nested at most {MOST_DEPTH} levels deep"
 _LONGEST_VERSION = 200
 _MOST_DIGITS = 40
 _ENDLESS = re.compile(r"\d{41,}")
@@ -122,23 +122,27 @@ def from_document(data: Any) -> Machine:
         data = data["facts"]
     for name in ("symptoms", "installs"):
         if isinstance(data.get(name), list) and len(data[name]) > MOST_REPORTED:
-            raise FactsError(f"A facts document may have {MOST_REPORTED} {name} at most")
+            raise FactsError(f"A facts document can have at most {MOST_REPORTED} {name}")
     if "schema" not in data:
         raise FactsError("This is not a facts document: it has no schema number")
     unknown: list[str] = []
     machine = from_plain(_known(Machine, data, "", unknown))
     if max(len(machine.gpus or ()), len(machine.pci or ())) > _MOST_GPUS:
-        raise FactsError(f"A facts document may list {_MOST_GPUS} GPUs at most")
+        raise FactsError(f"A facts document can list at most {_MOST_GPUS} GPUs")
     own = machine.identity
     if max(len(name or "") for name in (own.user, own.home, own.host)) > _LONGEST_NAME:
         raise FactsError(
-            f"A name in a facts document may have {_LONGEST_NAME:,} characters at most"
+            f"A name in a facts document can have at most {_LONGEST_NAME:,} characters"
         )
     if not unknown:
         return machine
     newer = " of a newer cudadoctor" if machine.schema > SCHEMA else ""
     gaps = tuple(
-        Gap(fact=path, why=f"this version does not know the key{newer}", asked=False)
+        Gap(
+            fact=path,
+            why=f"this version of cudadoctor does not recognize this key{newer}",
+            asked=False,
+        )
         for path in unknown
     )
     return replace(machine, gaps=machine.gaps + gaps)
@@ -170,7 +174,7 @@ def _demand_measure(data: Any) -> None:
                 below += part.values() if isinstance(part, dict) else part
         values += len(below)
         if values > MOST_VALUES:
-            raise FactsError(f"A facts document may hold {MOST_VALUES} values at most")
+            raise FactsError(f"A facts document can contain at most {MOST_VALUES} values")
         level = below
     if level:
         raise FactsError(_TOO_DEEP)

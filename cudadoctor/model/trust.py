@@ -38,13 +38,13 @@ USER = "$USER"
 """Stands for the user's name where it is not known or not to be shown: the shell fills it in."""
 
 NOT_TAKEN = (
-    "The command needs a name, a path or an address that is not taken from a document; "
-    "`cudadoctor fix --print` on that machine prints it."
+    "The command needs a name, a path or a URL that cudadoctor does not take from a saved "
+    "report; to get the command, run `cudadoctor fix --print` on that machine."
 )
 
 _OWN_INDEX = (
-    "The package index of that machine ({host}) is not taken from a document; if the packages "
-    "must come from there, add it to the command yourself."
+    "cudadoctor does not take that machine's package index ({host}) from a saved report; if the "
+    "packages must come from that index, add it to the command yourself."
 )
 
 Word = NewType("Word", str)

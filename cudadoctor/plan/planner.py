@@ -43,8 +43,8 @@ Prescribed = list[tuple[str, Remedies]]
 _TORCH_STEPS = ("install-torch", "jetson-torch", "reinstall-torch")
 _PART_OF_TORCH = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _NEEDED = (
-    "No wheel of {wanted} is known for this Python and this system, so the installed torch stays. "
-    "Make a new environment with a Python that has one."
+    "There is no known {wanted} wheel for this Python on this system, so the installed torch "
+    "stays. Create a new environment with a Python version for which a wheel exists."
 )
 
 
@@ -126,7 +126,7 @@ def _steps(
         if written.system and (first := way_out.commands(written.system)):
             yield Step(
                 id="install-venv",
-                title="Install the venv module of this Python",
+                title="Install the venv module for this Python",
                 group="install-venv",
                 where="admin" if keeper_of(machine) == "admin" else "here",
                 risk=Risk.SYSTEM,

@@ -131,7 +131,7 @@ def _side_by_side(
         note("pci", read_pci, host)
         note("limits", read_limits, host)
         note("environment", read_environment, host)
-    with _shown("the examined Python", progress):
+    with _shown("the Python being checked", progress):
         from cudadoctor.probes.interpreter import read_target
 
         note("target", read_target, host, chosen, _limit(look, fast_s=5.0, full_s=10.0))

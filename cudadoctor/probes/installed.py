@@ -270,7 +270,9 @@ def _note_version(notes: Looked, real: CopyLine) -> Build | None:
     version, build = version_of(text), build_of(found)
     notes.fact("torch.text", text, source)
     notes.fact("torch.version", version, source, f"{text} in {source} is not a valid version")
-    notes.fact("torch.build", build, source, f"{source} does not say for which device it was built")
+    notes.fact(
+        "torch.build", build, source, f"{source} does not say which device torch was built for"
+    )
     if build is None:
         return None
     cuda = version_of(found.get("cuda")) if build == "cuda" else None

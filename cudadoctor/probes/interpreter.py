@@ -62,7 +62,7 @@ def read_target(host: Host, chosen: Chosen, timeout_s: float = 10.0) -> Looked:
         note_torch(notes, host, look, look.python.prefix)
         notes.fact("packages", packages(look), f"metadata in {look.python.site_packages}")
     else:
-        why = f"{chosen.executable} stopped before it had answered: {_how_it_ended(ran)}"
+        why = f"{chosen.executable} stopped before answering: {_how_it_ended(ran)}"
         notes.gap("torch", why)
         notes.gap("packages", why)
     return notes
@@ -91,7 +91,7 @@ def _note_python(notes: Looked, look: InsideLook, python: PythonLine, chosen: st
     notes.fact("python.shadows", look.shadows, "names in the working folder")
     notes.fact("build.headers", python.headers, source)
     place = python.site_packages
-    why = f"{place} has no file system to ask"
+    why = f"the file system of {place} could not be queried"
     notes.fact("limits.env_free_bytes", python.env_free_bytes, place, why)
 
 
@@ -110,13 +110,15 @@ def _note_surroundings(notes: Looked, host: Host, look: InsideLook, python: Pyth
     notes.section("python", prefix, kind=kind, own=_is_own(host, prefix))
     notes.fact("python.managers", tuple(managers(host, look, python, kind)), "PATH")
     if (project := project_of(host, prefix, kind)) is None:
-        notes.gap("python.project", f"{prefix} does not name its project", asked=False)
+        notes.gap(
+            "python.project", f"{prefix} does not say which project it belongs to", asked=False
+        )
     else:
         notes.section("python", prefix, project=project[0], project_tool=project[1])
     index = read_index(host, prefix, uv_first=kind == "uv" or not look.pip)
     notes.fact("python.index", index, index.origin or "no setting of pip or uv")
     pip = pip_python(host, python.executable)
-    why = "pip on PATH does not name its Python"
+    why = "pip on PATH does not say which Python it uses"
     notes.fact("python.pip_python", pip, "pip on PATH", why, asked=False)
     # `python` on PATH, else `python3`.
     found = next(on_path_all(host, ("python", "python3")), "")
@@ -144,7 +146,7 @@ def _note_silence(notes: Looked, host: Host, executable: str, ran: Ran) -> None:
     why = f"{executable} {NO_PYTHON}: {end}"
     # A flood, or a recording in which it was not asked, says nothing against it either.
     if ran.timed_out or ran.signal or (ran.why or "").startswith(_NOT_ITS_FAULT):
-        why = f"{executable} did not answer: {end}"
+        why = f"{executable} did not respond: {end}"
     elif ran.code is not None and (version := version_of(reported_version(host, executable))):
         notes.fact("python.version", version, executable)
         why = f"{executable} does not start: {end}"
@@ -157,7 +159,7 @@ def _note_silence(notes: Looked, host: Host, executable: str, ran: Ran) -> None:
 def _how_it_ended(ran: Ran) -> str:
     """In a few words: not there, no answer in time, killed by a signal, or its last line."""
     if ran.missing:
-        return "it, or the interpreter in its first line, does not exist"
+        return "the file or the interpreter on its first line does not exist"
     if ran.why:
         return ran.why
     if ran.signal:
@@ -166,7 +168,7 @@ def _how_it_ended(ran: Ran) -> str:
     lines = list(filter(None, map(str.strip, ran.stderr.splitlines())))
     line = next(filter(_ERROR_WORDS.search, lines), lines[0] if lines else "")
     if not line and ran.code == 0:
-        return "it ended without any output"
+        return "it exited without any output"
     return f"exit status {ran.code}" + (f", {line[:200]}" if line else "")
 
 

@@ -24,7 +24,7 @@ from cudadoctor.probes.elf import find_section
 from cudadoctor.probes.streamed import streamed
 from cudadoctor.reports.kernel_log import parse_kernel_log
 
-NAMELESS = "names no version"
+NAMELESS = "contains no version number"
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
 MODULES = frozenset(
@@ -56,7 +56,7 @@ def read_kernel(host: Host, *, fast: bool, limit_s: float = 30.0) -> Looked:
     """
     notes = Looked()
     if host.system != "Linux":
-        notes.gap("driver.kernel", "the kernel module is only read on Linux")
+        notes.gap("driver.kernel", "the kernel module is only checked on Linux")
         return notes
     _note_version(notes, host)
     _note_modules(notes, host)
@@ -194,7 +194,7 @@ def _log_text(host: Host, *, fast: bool) -> tuple[OptStr, str]:
             if ran.ok and len(ran.stdout.strip().splitlines()) > least:
                 return ran.stdout, source
     reason = answer.why or ("/dev/kmsg does not exist" if answer.missing else "it is empty")
-    return None, f"the kernel log is not readable here ({reason})"
+    return None, f"the kernel log cannot be read here ({reason})"
 
 
 def stuck_processes(host: Host) -> Strings:
@@ -351,7 +351,7 @@ def note_fabric(
     argv = ("systemctl", "show", UNIT, "-p", "ActiveState,LoadState")
     ran = host.run(*argv, timeout_s=1.0 if fast else 5.0)
     state = parse_unit(ran.stdout) if ran.ok else None
-    source, why = f"systemctl show {UNIT}", "systemd does not answer"
+    source, why = f"systemctl show {UNIT}", "systemd does not respond"
     notes.fact("driver.fabric.manager", state, source, why)
 
 

@@ -98,7 +98,7 @@ _CALLS = {"code": "cuInit", "count": "cuDeviceGetCount", "version": "cuDriverGet
 def _why_not(answer: Streamed, values: dict[str, int], fact: str, call: str) -> str:
     """Why libcuda did not tell this."""
     if fact in values:
-        return f"{call} answered {values[fact]}, which cannot be right"
+        return f"{call} returned {values[fact]}, which cannot be right"
     if answer.unloaded:
         return f"libcuda cannot be loaded: {answer.unloaded}"
     if (refused := values.get(f"{fact}-code")) is not None:

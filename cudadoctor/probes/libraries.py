@@ -48,11 +48,9 @@ def read_libraries(  # noqa: PLR0917
     )
     notes.fact("libraries.search", folders, "LD_LIBRARY_PATH")
     if search.too_many:
-        notes.gap(
-            "env.LD_LIBRARY_PATH", f"only the first {MOST_FOLDERS} folders of it were checked"
-        )
+        notes.gap("env.LD_LIBRARY_PATH", f"only its first {MOST_FOLDERS} folders were checked")
     if "musl" in search.interpreter:
-        notes.gap("libraries.predicted", "library loading is not checked on musl")
+        notes.gap("libraries.predicted", "library loading is not checked on musl systems")
     elif torch_dir is None:
         notes.gap("libraries.predicted", "torch is not installed")
     else:
@@ -65,7 +63,7 @@ def _predict(notes: Looked, search: Search, torch_dir: str, owners: Owners) -> N
     names = sorted(search.names(torch_dir) or ())
     extension = next((name for name in names if re.fullmatch(r"_C\.[\w.-]*so", name)), None)
     if extension is None:
-        notes.gap("libraries.predicted", f"{torch_dir} has no extension module _C")
+        notes.gap("libraries.predicted", f"{torch_dir} does not contain the extension module _C")
         return
     version = search.host.read(f"{torch_dir}/version.py", 1 << 16).text
     cuda = extract(r"(?m)^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", version)

@@ -131,7 +131,7 @@ def _note_driver(notes: Looked, system: dict[str, Json]) -> None:
             notes.fact(path, known, SOURCE)
     count = system.get("count", {}).get("value")
     if count is not None and possible_count(count) is None:
-        notes.gap("gpus", f"NVML counts {count} GPUs, which cannot be right")
+        notes.gap("gpus", f"NVML reports {count} GPUs, which cannot be right")
 
 
 def _reported(value: object) -> OptDriverVersion:
@@ -251,7 +251,7 @@ def gpu_from(index: int, lines: Iterable[dict[str, object]]) -> tuple[Gpu, tuple
             try:
                 found = dict(zip(names, convert(value), strict=True))
             except (TypeError, ValueError, KeyError, AttributeError, IndexError):
-                why = f"NVML answered {str(value)[:60]!r}, which cannot be right"
+                why = f"NVML returned {str(value)[:60]!r}, which cannot be right"
                 gaps += [(name, why) for name in names]
                 continue
             unsupported += [name for name, known in found.items() if known is None]
@@ -274,7 +274,7 @@ def _code(value: object) -> int:
 
 
 def refusal(code: object) -> str:
-    return "NVML's answer could not be read" if code == -1 else f"NVML error {code}"
+    return "NVML's response could not be read" if code == -1 else f"NVML error {code}"
 
 
 def _whole(value: Any, least: int, most: int) -> int:
@@ -417,9 +417,9 @@ def note_pairs(notes: Looked, answer: Streamed, gpus: tuple[Gpu, ...] | None) ->
     if gpus is not None and len(live) < 2:
         notes.fact("driver.pairs", (), SOURCE)
     elif skipped:
-        notes.gap("driver.pairs", f"not checked between {skipped.get('count')} GPUs")
+        notes.gap("driver.pairs", f"too many GPUs to check every pair ({skipped.get('count')})")
     elif not answer.last("all-pairs"):
-        notes.gap("driver.pairs", "NVML did not answer all questions") if live else None
+        notes.gap("driver.pairs", "NVML did not answer every query") if live else None
     else:
         pairs = [
             (pair, line) for line in answer.of("pair") if (pair := pair_from(line)) is not None

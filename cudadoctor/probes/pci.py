@@ -63,7 +63,7 @@ def read_pci(host: Host) -> Looked:
     if unread and not any(device.is_gpu and device.vendor == NVIDIA for device in devices):
         # What it is is not known: the bus does not prove that there is no GPU.
         name = unread[:40].encode("ascii", "replace").decode()
-        notes.gap("pci", f"{BUS}/{name} has no vendor and no class")
+        notes.gap("pci", f"{BUS}/{name} has no vendor or class")
         return notes
     gpus = [device for device in devices if device.is_gpu]
     # What lies around them matters where there are several.

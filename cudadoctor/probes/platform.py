@@ -163,7 +163,11 @@ def _secure_boot(host: Host, kind: str, notes: Looked) -> OptBool:
     # Containers show an empty folder in its place.
     if firmware.names and "efi" not in firmware.names:
         return False
-    why = "the firmware is hidden in a container" if kind else "its EFI variable is not readable"
+    why = (
+        "the firmware is not visible in a container"
+        if kind
+        else "the Secure Boot EFI variable cannot be read"
+    )
     notes.gap("platform.secure_boot", answer.why or why)
     return None
 

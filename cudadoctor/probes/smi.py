@@ -92,7 +92,7 @@ def _take(answers: _Answers, ran: Ran) -> None:
     answers.output = _joined(answers.output, output)
     if ran.why or ran.missing or ran.signal:
         # Ended from outside, it has said nothing: neither that the driver works nor that it fails.
-        answers.silent = ran.why or (f"ended by signal {ran.signal}" if ran.signal else NO_START)
+        answers.silent = ran.why or (f"killed by signal {ran.signal}" if ran.signal else NO_START)
         answers.silent_s = ran.silent_s or 0.0
     elif ran.code is not None:
         worked = ran.code == 0 and output.code is None

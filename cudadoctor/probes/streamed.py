@@ -193,7 +193,7 @@ def _bad_end(ran: Ran) -> str:
     if ran.why is not None:
         return ran.why
     if ran.missing:
-        return "the interpreter of cudadoctor cannot be started"
+        return "cudadoctor's own Python interpreter cannot be started"
     if ran.signal is not None:
         return f"the process was killed by signal {ran.signal}"
     words = list(filter(None, map(str.strip, ran.stderr.splitlines())))

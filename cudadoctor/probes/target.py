@@ -70,9 +70,11 @@ def choose(host: Host, python: OptStr = None, own: str = sys.executable) -> Chos
             break
         found = None
         if why:
-            passed_over.append(f"{by} was not used, because {why}; to use it: --python {folder}")
+            passed_over.append(
+                f"{by} was not used because {why}; to use it anyway, pass --python {folder}"
+            )
         elif by != BESIDE:
-            passed_over.append(f"{by} is {folder}, which has no Python")
+            passed_over.append(f"{by} is {folder}, which contains no Python")
     else:
         passed_over += _beside_on_path(host)
         by, found = "PATH", _first_on_path(host, getattr(host, "own", own))
@@ -84,7 +86,7 @@ def choose(host: Host, python: OptStr = None, own: str = sys.executable) -> Chos
 def named(host: Host, python: str) -> str:
     """The interpreter that the text of --python names: a program, a folder, a name on PATH."""
     if not python.strip():
-        raise UsageError("--python is empty: give a Python or the folder of an environment.")
+        raise UsageError("--python is empty; specify a Python executable or an environment folder.")
     home = home_of(host) if python == "~" or python.startswith(("~/", "~\\")) else None
     path = absolute(host, home + python[1:] if home else python)
     is_name = os.sep not in python and "/" not in python and python not in (".", "..", "~")
@@ -105,11 +107,11 @@ def named(host: Host, python: str) -> str:
     elif stat.why:
         why = f"{path} cannot be examined ({stat.why})."
     elif stat.is_dir:
-        why = f"{_NONE_IN_FOLDER}, and there is no program of that name on PATH."
+        why = f"{_NONE_IN_FOLDER}, and there is no program with that name on PATH."
     elif is_name:
         why = "there is no such program on PATH and no such file or folder here."
     else:
-        gone = f"{path} is a link to a file that is gone."
+        gone = f"{path} is a link to a file that no longer exists."
         why = gone if stat.is_link else "there is no such file or folder."
     if found and why is None:
         return found
@@ -164,7 +166,10 @@ def _beside_on_path(host: Host) -> list[str]:
     stat = host.stat(found)
     if not stat.exists or stat.is_dir:
         return []
-    return [f"PATH leads to {found} in the current folder, which is not run; name it with --python"]
+    return [
+        f"PATH points to {found} in the current folder, which is never run; to use it, specify "
+        "it with --python"
+    ]
 
 
 def distrusted(host: Host, folder: str, python: str) -> OptStr:
@@ -179,9 +184,9 @@ def distrusted(host: Host, folder: str, python: str) -> OptStr:
         return None
     mode = host.stat(around).mode
     if mode & 0o002 and not mode & _STICKY:
-        return f"everybody can write to {around}"
+        return f"{around} is writable by everyone"
     if host.stat(folder).is_link:
-        return "it is a link"
+        return "it is a symbolic link"
     trusted = _trusted_users(host)
     # What `.pth` files name is run at the start of the interpreter, isolated or not.
     packages = host.glob(join(folder, "lib", "python*", "site-packages"))
@@ -189,7 +194,7 @@ def distrusted(host: Host, folder: str, python: str) -> OptStr:
     for path in (folder, settings, dirname(python), python, *inside):
         stat = host.stat(path)
         if stat.mode & 0o002:
-            return f"everybody can write to {path}"
+            return f"{path} is writable by everyone"
         # A link to the Python that it was made from; what lies beside the user is no such Python.
         beside = stat.real.startswith(join(around, ""))
         if trusted is None or (path == python and stat.is_link and not beside):
@@ -197,7 +202,7 @@ def distrusted(host: Host, folder: str, python: str) -> OptStr:
         if stat.uid not in trusted:
             return f"{path} belongs to another user ({stat.uid})"
         if stat.mode & 0o020 and not _is_private(host, stat.gid, stat.uid):
-            return f"a group of users ({stat.gid}) can write to {path}"
+            return f"{path} is writable by the group with ID {stat.gid}"
     return None
 
 
@@ -232,12 +237,12 @@ def _is_private(host: Host, group: int, owner: int) -> bool:
 def _unfit(host: Host, path: str) -> OptStr:
     """Why a program is no Python that can be run; None where it may be one."""
     if not _runs(host, host.stat(path).mode):
-        fault = "a file that cannot be executed"
+        fault = "not executable"
     elif _PYTHON_NAME.match(basename(path)) or reported_version(host, path):
         return None
     else:
         fault = "not a Python"
-    return f"{path} is {fault}: give a Python or the folder of an environment."
+    return f"{path} is {fault}; specify a Python executable or an environment folder."
 
 
 def reported_version(host: Host, program: str) -> OptStr:
@@ -258,8 +263,8 @@ def _no_python_in(host: Host, folder: str) -> str:
             return f"{path} cannot be examined ({stat.why})."
     for path, stat in seen.items():
         if stat.is_link and not stat.exists:
-            return f"{path} is a link to a Python that is gone: recreate that environment."
-    return f"{_NONE_IN_FOLDER}: give a Python or the folder of an environment."
+            return f"{path} is a link to a Python that no longer exists; recreate that environment."
+    return f"{_NONE_IN_FOLDER}; specify a Python executable or an environment folder."
 
 
 # --- what stands behind a program on PATH, told by reading it and never by running it -----------

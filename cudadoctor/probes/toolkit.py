@@ -72,7 +72,7 @@ def read_toolkits(  # noqa: PLR0917
     notes.fact("build.toolkits", toolkits, "CUDA_HOME, PATH and the usual folders")
     for index, toolkit in enumerate(toolkits):
         if toolkit.cuda is None:
-            reason = why.get(toolkit.path, "none of its files shows its CUDA version")
+            reason = why.get(toolkit.path, "none of the toolkit's files shows its CUDA version")
             notes.gap(f"build.toolkits.{index}.cuda", reason)
     _note_used(notes, host, env)
     note_compiler(notes, host, env, fast)
@@ -149,7 +149,7 @@ def _version(host: Host, path: str, nvcc: OptStr, fast: bool, why: dict[str, str
     ran = host.run(nvcc, "--version", timeout_s=NVCC_S)
     release = parse_nvcc(ran.stdout)
     if release is None:
-        why[path] = ran.why or f"{nvcc} --version: no release in its answer"
+        why[path] = ran.why or f"{nvcc} --version: no release in its output"
     return release or _written_version(host, path)
 
 
@@ -254,7 +254,11 @@ def note_compiler(notes: Looked, host: Host, env: Environment, fast: bool) -> No
     name, version = _compiler_read(host, real) if fast else _compiler_asked(host, path)
     name = name or family(real) or family(path)
     notes.fact("build.compiler.name", name)
-    why = "its version is asked without --fast" if fast else f"{path} did not tell its version"
+    why = (
+        "the compiler version is only checked without --fast"
+        if fast
+        else f"{path} did not report its version"
+    )
     notes.fact("build.compiler.version", version, None, why, asked=not fast)
 
 

@@ -110,11 +110,11 @@ The driver, CUDA and torch work. The error comes from the program, its data or i
 documented behavior: mismatched shapes, a tensor on the wrong device, or results that differ within
 floating-point precision. The program would fail in any other environment too.
 
-Check by hand: read the traceback from the bottom up to the last line of your own code.
+Check by hand: read the traceback from the bottom up until you reach a line of your own code.
 
 Look-alikes: if another torch release makes the error disappear, the cause is torch-bug.
 
-Fix: change the program. Reinstalling torch, CUDA or the driver does not help.""",
+Fix: fix the program. Reinstalling torch, CUDA or the driver does not help.""",
 }
 """Causes that no rule for machines judges: they only show in a program's output."""
 SECTIONS = {
@@ -162,7 +162,7 @@ def listing(say: Language | None = None) -> str:
         + "".join(f"\n  {cause:<{widest}}  {say(causes[cause].title)}" for cause in names)
         for area, names in AREAS.items()
     ]
-    return "\n\n".join([*parts, say("More about one of them: cudadoctor explain CAUSE")]) + "\n"
+    return "\n\n".join([*parts, say("To read more about a cause: cudadoctor explain CAUSE")]) + "\n"
 
 
 def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: int = 80) -> str:
@@ -179,7 +179,9 @@ def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: 
         sections[name].append(say(text))
     deeper = tuple(dict.fromkeys(name for rule in own for name in rule.yields_to))
     if 0 < len(deeper) <= _MOST:
-        consequence = say("Often only a consequence of: {causes}.", causes=", ".join(deeper))
+        consequence = say(
+            "This is often only a consequence of another cause: {causes}.", causes=", ".join(deeper)
+        )
         sections["Look-alikes"].append(consequence)
     blocks = [f"{cause}\n{_capital(say(about.title))}"]
     for name, shown in sections.items():

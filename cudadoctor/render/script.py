@@ -79,13 +79,13 @@ class _Script:
         say, command = self.say, diagnosis.next_command
         yield ""
         if diagnosis.verdict == "undecided":
-            yield from _text(say("There is not enough information for a fix."))
+            yield from _text(say("There is not enough information to suggest a fix."))
             if command:
-                yield from _text(say("Run this first, then cudadoctor again:"))
+                yield from _text(say("Run this first, then run cudadoctor again:"))
                 yield comment(command_line(command, self.machine), 3)
             yield "exit 1"
         elif diagnosis.primary is not None:
-            text = say("No fix is known for {cause}: see cudadoctor explain {cause}")
+            text = say("No fix is known for {cause}. For details, run: cudadoctor explain {cause}")
             yield from _text(text.format(cause=diagnosis.primary))
             yield "exit 1"
         else:
@@ -123,7 +123,7 @@ class _Script:
         first = next((step.commands[0] for step in self.plan.steps if _makes_venv(step)), None)
         package = next((step for step in self.plan.steps if step.id == "install-venv"), None)
         if first and package and self.name != "powershell":
-            lines = (self.say("Run this first, then this script again:"), *self._lines(package))
+            lines = (self.say("Run this first, then run this script again:"), *self._lines(package))
             told = " ".join(map(self.words.quoted, lines))
             check = self.words.shown(typed(first[0], "-c", "import ensurepip"))
             yield ""
@@ -162,7 +162,9 @@ class _Script:
 
     def _run(self, step: Step) -> Iterator[str]:
         if step.variables:
-            yield from _text(self.say("Type this in your own shell too: a script cannot:"), 3)
+            yield from _text(
+                self.say("Also run this in your own shell; a script cannot set variables there:"), 3
+            )
         for name, value in step.variables.items():
             yield self.words.variable(name, value)
         for argv in step.commands:
@@ -207,7 +209,7 @@ class _Script:
         changed = {tool.changed(machine) for tool in tools if tool}
         python = _made_anew(self.plan, machine) or next(iter(changed - {own}), own)
         if python is None:
-            yield comment(say("Then check again, in a container of that image:"))
+            yield comment(say("Then check again in a container based on that image:"))
             yield comment(words.shown(typed("cudadoctor", "check")), 3)
             return
         yield comment(say("Then check again:"))

@@ -27,7 +27,7 @@ HERE = "$HERE/"
 """Stands before a path from the folder in which the script is started."""
 HOME = "$HOME/"
 """Stands before a path from the user's home, which a page shows as ~/."""
-_EMPTY = "Run in an empty folder, so that Python imports no file of the current one."
+_EMPTY = "Run in an empty folder so that Python does not import files from the current one."
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 
@@ -80,7 +80,7 @@ class Shell(ABC):
 
     def choice_of_python(self) -> Strings:
         """Lines that set the variable of the interpreter, unless the reader has."""
-        needed = f"The Python to repair: set PYTHON first if it is not {self.usual}."
+        needed = f"The Python to repair. If it is not {self.usual}, set PYTHON first."
         return (comment(needed), self.python_default)
 
     def newlines(self, body: str) -> Strings:  # noqa: ARG002 - most shells need none
@@ -526,4 +526,4 @@ def activation_note(m: Machine, variables: Mapping[str, OptStr], shell: ShellNam
         return None
     words = typed("conda", "env", "config", "vars", "set", "-p", m.python.prefix or "", *lasting)
     command = " ".join(shell_of(shell).arguments(words))
-    return f"To keep this in the conda environment: `{command}`."
+    return f"To make this permanent in the conda environment, run `{command}`."

@@ -47,7 +47,7 @@ def _read(machine: Machine, say: Language) -> str:
     """Which programs' output a report holds, and the day that it is judged for."""
     programs = dict.fromkeys(origin.partition(", line ")[0] for origin in machine.origins.values())
     names = [say(name) for name in programs if name and not name.startswith("line ")]
-    text = ", ".join(names) if names else say("no output of a known tool")
+    text = ", ".join(names) if names else say("no recognized tool output")
     return text + (say(", as of {date}", date=machine.date) if machine.date else "")
 
 
@@ -100,7 +100,7 @@ def cost_of(step: Step) -> str:
     if not (step.commands or step.variables):
         return "by hand"
     if makes_anew(step):
-        return "makes a new environment"
+        return "creates a new environment"
     return {
         "process": "this shell only",
         "environment": "changes this environment",
@@ -316,7 +316,7 @@ def outside(shown: Report) -> OptStr:
 
 def _healthy(machine: Machine, say: Language) -> str:
     if machine.look == "report":
-        return say("No environment problem in what was pasted.")
+        return say("No environment problem found in the pasted report.")
     smoke = machine.smoke
     if smoke is None or not smoke.stages:
         if machine.torch.installed is False:
@@ -409,7 +409,7 @@ def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     if driver.installed is False:
         return False, say("no driver")
     loaded = driver.installed and driver.loaded is False and not machine.platform.wsl
-    return False, say("driver not loaded" if loaded else "driver not known")
+    return False, say("driver not loaded" if loaded else "driver unknown")
 
 
 _FENCED = (4, 17, 999)
@@ -443,7 +443,7 @@ def _gpu_mark(machine: Machine, say: Language, *, sick: bool) -> tuple[bool, str
         )
         return False, say(text, count=on_bus)
     silent = gpus is None and (machine.pci is None or machine.driver.nvml.loads)
-    return False, say("GPU not known" if silent else "no NVIDIA GPU")
+    return False, say("GPU unknown" if silent else "no NVIDIA GPU")
 
 
 def _on_bus(machine: Machine) -> list[PciGpu]:
@@ -455,7 +455,7 @@ def _torch_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     if torch.installed is False:
         return False, say("torch not installed")
     if torch.version is None:
-        return False, say("torch not known")
+        return False, say("torch unknown")
     text = torch.text or str(torch.version)
     if torch.build == "cuda" and "+" not in text and torch.cuda:
         text += f" (CUDA {torch.cuda})"
@@ -539,7 +539,7 @@ def _driver(machine: Machine, say: Language) -> str:
     else:
         idle = driver.installed and driver.loaded is False and not machine.platform.wsl
         text = say("installed, not loaded" if idle else "not known")
-    return text + (say(", runs CUDA up to {cuda}", cuda=driver.cuda) if driver.cuda else "")
+    return text + (say(", supports CUDA up to {cuda}", cuda=driver.cuda) if driver.cuda else "")
 
 
 def _gpus(machine: Machine, say: Language) -> str:
@@ -634,9 +634,9 @@ def stage_lines(machine: Machine, say: Language) -> list[str]:
         detail = f"  {say.spoken(stage.detail)}" if stage.detail else ""
         lines.append(f"  {say(stage.status):<{widest}}  {stage.name:<10} {took}{detail}".rstrip())
     if run.ended:
-        lines.append(say("It ended early: {why}", why=say.spoken(run.ended)))
+        lines.append(say("The training step ended early: {why}", why=say.spoken(run.ended)))
     if run.device == "cpu" and not bad:
-        lines.append(say("On the CPU it proves that torch works, not that a GPU does."))
+        lines.append(say("On the CPU, this shows that torch works, not that a GPU does."))
     return list(map(inert, lines))
 
 

@@ -236,7 +236,7 @@ class _Page(_Lines):
         if step.id in self._shown_steps:
             title = summary.inside(say.spoken(step.title))
             self.text(
-                "", say("The fix above also covers this: {title}.", title=title), margin=indent
+                "", say("The fix above also applies here: {title}.", title=title), margin=indent
             )
             return
         self._shown_steps.add(step.id)
@@ -251,7 +251,7 @@ class _Page(_Lines):
                 self.text("", say("Then run this:"), margin=indent)
                 self.commands(lines, indent + 4)
         if summary.offers_fix(step, machine):
-            text = say("Or let cudadoctor do it, with undo:")
+            text = say("Or let cudadoctor do it (you can undo it):")
             self.beside(f"{' ' * indent}{text}   ", summary.own_fix(machine))
         if manual := step.manual:
             # Not where the commands stand: a sentence is not to be pasted.

@@ -271,7 +271,8 @@ def lacking(wanted: tuple[Need, ...]) -> OptStr:
             free = shutil.disk_usage(nearest_folder(folder)).free
         if free < total:
             return say(
-                "{folder} needs {needed} for {purposes} but has {free} free: make room there first",
+                "{needed} is needed in {folder} for {purposes}, but only {free} is "
+                "available; free up space first",
                 folder=folder,
                 needed=shown(total),
                 free=shown(free),
@@ -319,12 +320,12 @@ def shared(machine: Machine, place: Place) -> OptStr:
     if place.made or (kind == "system" and image):
         return None
     template = {
-        "conda-base": "{python} is conda's base environment, which conda itself needs. Make your"
-        " own with cudadoctor setup DIR, or add --allow-shared",
-        "system": "{python} belongs to the system, and other programs use it. Make your own"
-        " environment with cudadoctor setup DIR, or add --allow-shared",
-        "pipx": "{python} belongs to a program installed by pipx: reinstall it with pipx",
-        "embedded": "{python} is part of another program: use that program's own installer",
+        "conda-base": "{python} belongs to conda's base environment, which conda itself needs. Create your "
+        "own with cudadoctor setup DIR, or add --allow-shared",
+        "system": "{python} belongs to the system, and other programs use it. Create your own "
+        "environment with cudadoctor setup DIR, or add --allow-shared",
+        "pipx": "{python} belongs to a program installed with pipx; reinstall that program with pipx",
+        "embedded": "{python} is part of another program; use that program's own installer",
     }.get(kind or "")
     return template and say(template, python=python)
 
@@ -342,7 +343,7 @@ def owned_by_another(place: Place) -> OptStr:
 
                 name = pwd.getpwuid(owner).pw_name
             return say(
-                "you are root, but {path} belongs to {name}: run this as {name}",
+                "you are root, but {path} belongs to {name}; run this as {name}",
                 path=path,
                 name=name,
             )
@@ -371,8 +372,8 @@ def unwritable(place: Place, site_packages: OptStr) -> OptStr:
     for folder in (place.prefix, *(root.path for root in place.roots), site):
         if not os.access(nearest_folder(folder), os.W_OK | os.X_OK):
             return say(
-                "you cannot write to {folder}: run this as its owner, or make your own environment"
-                " with cudadoctor setup DIR",
+                "you cannot write to {folder}; run this as its owner, or create your own "
+                "environment with cudadoctor setup DIR",
                 folder=folder,
             )
     return None
@@ -391,8 +392,8 @@ def leads_out(place: Place, site_packages: OptStr) -> OptStr:
             real = realpath(path)
             if not _is_recorded(place, real):
                 return say(
-                    "{path} is a link to {real}, outside this environment, so an undo could not"
-                    " restore it: make a new environment with cudadoctor setup DIR",
+                    "{path} links to {real}, outside this environment, so it could not be "
+                    "restored; create a new environment with cudadoctor setup DIR",
                     path=path,
                     real=real,
                 )
@@ -428,7 +429,8 @@ def led_elsewhere(listed: str, python: str) -> OptStr:
         if re.fullmatch(r"(global|install|uninstall)\.(target|prefix|root|python)", name.strip()):
             argv = typed(python, "-m", "pip", "config", "unset", name.strip())
             return say(
-                "pip is configured to install elsewhere ({setting}). To remove that: {command}",
+                "pip is configured to install elsewhere ({setting}). To remove that setting: "
+                "{command}",
                 setting=f"{inert(name.strip())}={inert(value)}",
                 command=shell_of("bash").shown(argv),
             )
@@ -448,9 +450,9 @@ def running(users: list[str]) -> OptStr:
     if (more := len(users) - MOST_NAMED) > 0:
         named += say(" and {count} more", count=more)
     return say(
-        "{programs} is running in this environment: stop it first"
+        "{programs} is running in this environment; stop it first"
         if len(users) == 1
-        else "{programs} are running in this environment: stop them first",
+        else "{programs} are running in this environment; stop them first",
         programs=named,
     )
 
@@ -525,7 +527,7 @@ def dry_run(
             if found.resolves is False:
                 return spoken(found.why), 0
             if found.resolves is None:
-                tell(say("{why}; continuing, since it can be undone", why=spoken(found.why)))
+                tell(say("{why}; continuing, since the fix can be undone", why=spoken(found.why)))
             size += download_of(found, change, installed(machine))
     finally:
         local.close_host()

@@ -79,7 +79,10 @@ def act(
                 return earlier.undone(with_signals)
             return earlier.resumed() if options.resume else earlier.forgotten()
     except Busy:
-        refuse("another cudadoctor is working on {folder}: wait until it ends", folder=prefix)
+        refuse(
+            "another cudadoctor process is working on {folder}; wait until it finishes",
+            folder=prefix,
+        )
     except JournalError as error:
         refuse(f"{journal.path}: {error}")
     except OSError as error:
@@ -171,7 +174,7 @@ class _Earlier(Transaction):
             "changing",
         ):
             refuse(
-                "that fix was started in {folder}. To undo it here: {command}",
+                "the interrupted fix was started in {folder}. To undo it here: {command}",
                 folder=story.begun.prefix,
                 command=undo,
             )
@@ -184,7 +187,7 @@ class _Earlier(Transaction):
             return self.keep(last.after, last.why)
         if story.stage == "untouched":
             if sentence := self._changed_silently():
-                refuse("{problem} Undo it first: {command}", problem=sentence, command=undo)
+                refuse("{problem} Undo that fix first: {command}", problem=sentence, command=undo)
             back = self._never_begun()
         elif self._recorded() is None:
             return self._snapshot_lost()
@@ -206,7 +209,7 @@ class _Earlier(Transaction):
     def forgotten(self) -> Outcome:
         """Remove what an undo would bring back."""
         if self.story.unfinished:
-            refuse("the last fix was interrupted: use --resume or --undo first")
+            refuse("the last fix was interrupted; use --resume or --undo first")
         self.note(Forgotten())
         self.snapshot.remove()
         why = say("The saved files were deleted. The last fix can no longer be undone.")
@@ -216,7 +219,8 @@ class _Earlier(Transaction):
         if (pid := still_running(self.story)) is None:
             return None
         template = (
-            "Process {pid} of the interrupted fix is still running. Stop it, then run this again."
+            "Process {pid} of the interrupted fix is still running. Stop it, then run this "
+            "command again."
         )
         why = say(template, pid=pid)
         return self.outcome("unchanged", 1, why)
@@ -235,13 +239,13 @@ class _Earlier(Transaction):
         """Somebody removed what was kept: the repair is closed, so that another may begin."""
         self.note(Forgotten())
         folder = self.snapshot.folder
-        template = "The saved files are gone ({folder}), so nothing can be restored."
+        template = "The saved files are missing ({folder}), so nothing can be restored."
         if isdir(folder):  # what is left of it may be of use to a person
             away = join(self.journal.folder, f"damaged-{self.begun.id}")
             os.rename(folder, away)
             folder = away
             template = "The saved files are damaged ({folder}), so nothing can be restored."
-        way_out = say("Make a new environment: cudadoctor setup DIR")
+        way_out = say("Create a new environment: cudadoctor setup DIR")
         why = f"{say(template, folder=folder)} {way_out}"
         return self.outcome("stuck", 1, why)
 
@@ -251,10 +255,10 @@ class _Earlier(Transaction):
         if entries is None or not (paths := differing(entries, self.snapshot.present())):
             return None
         return say(
-            "The last fix stopped before its first step, but 1 file has changed since."
+            "The last fix stopped before its first step, but 1 file has changed since then."
             if len(paths) == 1
-            else "The last fix stopped before its first step, but {count} files have changed"
-            " since.",
+            else "The last fix stopped before its first step, but {count} files have changed "
+            "since then.",
             count=len(paths),
         )
 
@@ -262,7 +266,7 @@ class _Earlier(Transaction):
         left = self.snapshot.left()
         if left is None:
             return None
-        with self.waiting.doing(say("looking for files that have changed since")):
+        with self.waiting.doing(say("looking for files changed since the fix")):
             paths = differing(left, self.snapshot.present())
         return lost(packages_of(paths), len(paths), self.snapshot.aside) if paths else None
 
@@ -274,7 +278,8 @@ class _Earlier(Transaction):
         except (RestoreError, OSError) as error:
             reason = file_and_reason(error) if isinstance(error, OSError) else str(error)
             template = (
-                "Not everything could be restored: {reason}. Solve that, then run this again."
+                "Not everything could be restored: {reason}. Resolve that problem, then run "
+                "this command again."
             )
             why = say(template, reason=reason)
             return self.outcome("stuck", 1, why)

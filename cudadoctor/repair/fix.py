@@ -33,26 +33,27 @@ from cudadoctor.repair.words import Outcome, unchanged
 def fix(options: Options) -> int:
     """Apply, resume, undo or forget a repair. 0 cured or nothing to do, 1 not cured."""
     if options.saved:
-        refuse("a saved report cannot be changed: add --print to print the fix")
+        refuse("a fix cannot be applied to a saved report; add --print to print it")
     if options.manager and BY_NAME[options.manager].new is None:
-        refuse("--with {tool} only writes an image: add --print", tool=options.manager)
+        refuse("fixes for --with {tool} can only be printed; add --print", tool=options.manager)
     with Waiting(lead="") as waiting:
         call = _Fix(options, waiting)
         if options.undo or options.resume or options.forget:
             with patient_interrupts() as interrupts:
                 return call.show(earlier.act(options, waiting, interrupts, call.agreed))
         if options.as_json and not options.yes:
-            refuse("--json cannot ask: add --yes to apply the fix, or --print to print it")
+            refuse("cannot prompt with --json; add --yes to apply the fix or --print to print it")
         if not (options.yes or sys.stdin.isatty()):
             refuse(
-                "cannot ask without a terminal: add --yes to apply the fix, or --print to print it"
+                "cannot prompt without a terminal; add --yes to apply the fix or --print to "
+                "print it"
             )
         return call.show(call.repaired())
 
 
 _LIMITS = (
-    "An undo restores the library folder and the scripts of this Python; files that a package puts"
-    " elsewhere (share, etc) would stay."
+    "Undoing the fix restores only this Python's library folder and scripts; files that packages "
+    "install elsewhere (in share/ or etc/) stay."
 )
 
 
@@ -102,7 +103,7 @@ class _Fix(Struct):
         if why:
             return unchanged(why)
         if names := ignored_variables(os.environ):
-            template = "Ignored, so that only this environment changes: {names}"
+            template = "Ignoring these variables, so that only this environment changes: {names}"
             tell(say(template, names=", ".join(names)))
         if sentence := begin.elsewhere_by_configuration(tasks):
             return unchanged(sentence)
@@ -114,14 +115,14 @@ class _Fix(Struct):
         try:
             with patient_interrupts() as interrupts, Journal(prefix) as journal:
                 if _ids(journal) != known:
-                    why = say("another cudadoctor changed it in the meantime")
+                    why = say("another cudadoctor process changed the environment in the meantime")
                 elif sentence := begin.no_room(where, size, journal.folder):
                     remove_made(first.made)
                     why = sentence
                 else:
                     return Transaction(journal, first, self.waiting, interrupts).run()
         except Busy:
-            why = say("another cudadoctor is working on {folder}", folder=prefix)
+            why = say("another cudadoctor process is working on {folder}", folder=prefix)
         except JournalError as error:
             why = f"{prefix}/{FOLDER}: {error}"
         except OSError as error:
@@ -133,7 +134,7 @@ class _Fix(Struct):
         if self.options.yes:
             return True
         if not sys.stdin.isatty():
-            refuse("{problem} To go on without a question: --yes", problem=sentence)
+            refuse("{problem} To continue without a prompt, add --yes", problem=sentence)
         sys.stdout.flush()
         before = "".join(f"{line}\n" for line in words.wrapped(sentence, width(), 0))
         return asked(f"\n{before}{say(question)}")

@@ -247,9 +247,9 @@ def _record(number: int, line: bytes) -> Record:
         why = say("line {number} cannot be read ({error})", number=number, error=error)
         raise JournalError(why) from error
     if record is None:
-        raise JournalError(say("a newer cudadoctor wrote it: use that version"))
+        raise JournalError(say("it was written by a newer version of cudadoctor; use that version"))
     if not re.fullmatch(r"[0-9a-z]{1,40}", record.id):  # it becomes the name of a folder
-        raise JournalError(say("line {number} names no fix", number=number))
+        raise JournalError(say("line {number} has no valid fix ID", number=number))
     return record
 
 
@@ -296,7 +296,7 @@ class Journal:
             return ()
         except OSError as error:
             reason = error.strerror
-            why = say("{path} cannot be read: {reason}", path=self.path, reason=reason)
+            why = say("cannot read {path}: {reason}", path=self.path, reason=reason)
             raise JournalError(why) from error
 
     def open_story(self) -> Story | None:
@@ -454,21 +454,23 @@ def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
 
 
 def _outside(path: str) -> JournalError:
-    template = "it names {path}, which is not part of this environment"
+    template = "it refers to {path}, which is not part of this environment"
     return JournalError(say(template, path=path))
 
 
 def demand_own(folder: str) -> None:
     """Raise JournalError where others can have planted something in the journal's folder."""
     if stat.S_ISLNK(os.lstat(folder).st_mode):
-        raise JournalError(say("it is a link that leads elsewhere: remove it"))
+        raise JournalError(say("it is a symbolic link to another location; remove it"))
     if os.name != "posix":
         return
     own = os.geteuid()
     if os.lstat(folder).st_uid != own:
-        raise JournalError(say("it belongs to another user: run this as its owner"))
+        raise JournalError(say("it belongs to another user; run this as its owner"))
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != own:
-                template = "{name} in it is a link or belongs to another user: remove it"
+                template = (
+                    "its entry {name} is a link or belongs to another user; remove that entry"
+                )
                 raise JournalError(say(template, name=entry.name))

@@ -102,7 +102,7 @@ class Command:
         reader = children.start_thread(self._read)
         if reader is None:
             children.kill(self.child)
-            raise OSError(errno.EAGAIN, "no thread to read its answer")
+            raise OSError(errno.EAGAIN, "could not start a thread to read its output")
         self._reader = reader
 
     def _read(self) -> None:
@@ -271,7 +271,7 @@ def left_behind(pid: int, started: OptInt) -> bool:
 
 def patient_interrupts() -> Interrupts:
     """Signals while an environment is changed: noted, and acted upon between two steps."""
-    text = say("stopping; the environment is restored first")
+    text = say("restoring the environment before exiting")
     line = f"\ncudadoctor: {text}\n".encode("utf-8", "replace")
 
     def tell(_: int) -> None:
@@ -302,7 +302,7 @@ def used_by(prefix: str, roots: tuple[Root, ...], tell: Callable[[str], None]) -
     tell: gets a sentence on what could not be looked at.
     """
     if sys.platform != "linux" or not isdir("/proc/self"):
-        tell(say("Not checked: programs that use this environment. Stop them first."))
+        tell(say("Cannot check which programs are using this environment. Stop them first."))
         return []
     everyone = tuple(processes())
     own = family(os.getpid(), everyone)
@@ -319,10 +319,10 @@ def used_by(prefix: str, roots: tuple[Root, ...], tell: Callable[[str], None]) -
     if unread:
         tell(
             say(
-                "Not checked: 1 process of another user, which may use this environment."
+                "Could not check 1 process owned by another user; it may be using this environment."
                 if len(unread) == 1
-                else "Not checked: {count} processes of other users, which may use this"
-                " environment.",
+                else "Could not check {count} processes owned by other users; they may be using "
+                "this environment.",
                 count=len(unread),
             )
         )

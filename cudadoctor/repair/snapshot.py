@@ -99,9 +99,9 @@ def _demand_sound(entries: Iterable[Entry]) -> None:
         path, above = entry.path, entry.path.rpartition("/")[0]
         of_windows = os.sep != "/" and {"\\", ":"} & set(path)
         if entry.root < 0 or {"", ".", ".."} & set(path.split("/")) or of_windows:
-            raise ValueError(f"it leads elsewhere: {path!r}")
+            raise ValueError(f"an entry points outside its folder: {path!r}")
         if above and (entry.root, above) not in folders:
-            raise ValueError(f"it leads through something that is not a folder: {path!r}")
+            raise ValueError(f"an entry passes through something that is not a folder: {path!r}")
         if entry.kind == "folder":
             folders.add(entry.key)
 
@@ -347,7 +347,7 @@ class Snapshot:
             if now and now.face != entry.face:
                 yield self.live(entry)
         for entry in self._new(entries):
-            raise RestoreError(say("{path} came back while it was being removed", path=entry.path))
+            raise RestoreError(say("{path} reappeared while it was being removed", path=entry.path))
 
     # --- what the user changed since ---------------------------------------------------------
 

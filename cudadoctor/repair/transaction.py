@@ -80,7 +80,7 @@ def better(before: Opinion, after: Opinion, cured: Strings) -> tuple[bool, str]:
     if lost := [stage for stage in failing if stage in before.smoke_passed]:
         return False, english("the training step now fails at {stages}", stages=", ".join(lost))
     if before.smoke_passed and not (after.smoke_passed or after.smoke_failed):
-        return False, english("the training step ran before and no longer does")
+        return False, english("the training step ran before the fix but no longer runs")
     if new := [cause for cause in after.told if cause not in before.grave]:
         return False, english("there is a new problem: {causes}", causes=", ".join(new))
     there = (*after.grave, *after.undecided)
@@ -90,15 +90,17 @@ def better(before: Opinion, after: Opinion, cured: Strings) -> tuple[bool, str]:
     # From undecided to more may be a fact that was not told before: no merit of the repair.
     by_chance = before.verdict == "undecided" and still and not helped
     if not by_chance and _RANK[after.verdict] > max(_RANK[before.verdict], _RANK["undecided"]):
-        template = "the verdict went from {before} to {after}"
+        template = "the verdict changed from {before} to {after}"
         return True, english(template, before=before.verdict, after=after.verdict)
     cured_now, uncured = ", ".join(gone), ", ".join(still)
     if not still and gone:
         return True, english("{causes} is fixed", causes=cured_now)
     if helped:
-        return True, english("{causes} is fixed, {others} is not", causes=cured_now, others=uncured)
+        return True, english(
+            "{causes} is fixed, but {others} is not", causes=cured_now, others=uncured
+        )
     if still:
-        return False, english("{causes} is still there", causes=uncured)
+        return False, english("{causes} is still reported", causes=uncured)
     return False, english("the verdict is still {after}", after=after.verdict)
 
 
@@ -215,7 +217,9 @@ class Transaction:
                 count = self.snapshot.take()
             except OSError as error:
                 reason = _words(error)
-                raise Failed(say("it cannot be saved: {reason}", reason=reason)) from error
+                raise Failed(
+                    say("the environment could not be saved ({reason})", reason=reason)
+                ) from error
         self._fail_if_interrupted()
         self.note(SnapshotDone(entries=count))
         self.touched = True
@@ -227,7 +231,7 @@ class Transaction:
         except OSError as error:
             reason = error.strerror
             raise Failed(
-                say("{program} cannot be started: {reason}", program=argv[0], reason=reason)
+                say("cannot start {program}: {reason}", program=argv[0], reason=reason)
             ) from error
         pid = command.child.pid
         started = seen.started if (seen := process(pid)) else None
@@ -275,7 +279,7 @@ class Transaction:
             found = check(self.begun, self.log, self.interrupts)
         self._fail_if_interrupted()
         if found is None:
-            raise Failed(say("the check afterwards gave no result"))
+            raise Failed(say("the check after the fix produced no result"))
         return opinion(found)
 
     def _fail_if_interrupted(self) -> None:
@@ -305,8 +309,8 @@ class Transaction:
                 undo = command("--undo", self.begun.afterwards)
                 kind = "stuck"
                 text = say(
-                    "Not fixed ({why}), and not everything could be restored: {reason}. The saved"
-                    " files are still there: solve that, then run {undo}.",
+                    "Not fixed ({why}), and not everything could be restored: {reason}. The "
+                    "saved files have been kept. Resolve that problem, then run {undo}.",
                     why=reason,
                     reason=error,
                     undo=undo,
@@ -319,7 +323,7 @@ class Transaction:
             if (held := self.snapshot.held_bytes()) <= SMALL_BYTES:
                 return (undo,)
             size = say(
-                "The saved files take {size}; --forget instead of --undo deletes them.",
+                "The saved files take up {size}; to delete them, use --forget instead of --undo.",
                 size=shown(held),
             )
             return (undo, size)

@@ -57,11 +57,11 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, layout: Layout) ->
     spoken_of = replace(shown, diagnosis=layout.say.diagnosis(shown.diagnosis))
     yield from terminal.report(spoken_of, replace(layout, quiet=True))
     if chosen.steps:
-        heading = "cudadoctor will do this in {folder}:"
+        heading = "cudadoctor will run these steps in {folder}:"
         if place is None:
             heading = "Run these steps yourself:"
         elif place.made:
-            heading = "cudadoctor will make a new environment in {folder}:"
+            heading = "cudadoctor will create a new environment in {folder}:"
         yield from _text("")
         text = say(heading, folder=place.prefix if place else "")
         yield from _text(text, width, style="bold")
@@ -76,12 +76,15 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, layout: Layout) ->
     if chosen.steps and place is not None:
         yield from _text("")
         yield from _text(say(_PROMISE), width)
-        yield from _text(say("To undo it later: {command}", command="cudadoctor fix --undo"), width)
+        yield from _text(
+            say("To undo this fix later: {command}", command="cudadoctor fix --undo"), width
+        )
 
 
-_SHELL = "Type this in your shell, since no program can set it for you:"
+_SHELL = "Run this in your own shell; cudadoctor cannot set variables there:"
 _PROMISE = (
-    "The environment is saved first. If a step fails or nothing improves, everything is restored."
+    "cudadoctor saves the environment first and restores everything if a step fails or "
+    "nothing improves."
 )
 LEFT = {
     "root": "These steps need root. Run them yourself:",
@@ -90,9 +93,9 @@ LEFT = {
     "windows": "Run these steps in Windows:",
     "admin": "Only an administrator can do this:",
     "hand": "Do this by hand:",
-    "more": "This changes more than the environment, so run it yourself:",
+    "more": "This affects more than the environment, so run it yourself:",
     "unresolved": "These packages cannot be installed together, so this step is left out:",
-    "other": "This belongs to another environment, so run it yourself:",
+    "other": "This step is for a different environment, so run it yourself:",
 }
 """Why a step is left -> what stands above it."""
 
@@ -114,7 +117,7 @@ def _step(mark: str, step: Step, machine: Machine, width: int) -> Iterator[Line]
     title = inert(spoken(step.title))
     if step.packages and (size := step.packages.download_bytes):
         title += say(
-            " (downloads about {download}, {installed} on disk)",
+            " (downloads about {download}; takes {installed} on disk)",
             download=as_size(size),
             installed=as_size(unpacked(size)),
         )
@@ -138,9 +141,12 @@ def what_remains(judged: Judged, chosen: Chosen) -> str:
     if chosen.shell or chosen.left:
         return say("Nothing was changed. After these steps, run: cudadoctor check")
     if diagnosis.verdict == "undecided":
-        return say("Nothing was changed: there is not enough information. See: cudadoctor check")
+        return say(
+            "Nothing was changed: there is not enough information. For details, run: cudadoctor "
+            "check"
+        )
     return say(
-        "Nothing was changed: no fix is known. See: cudadoctor explain {cause}",
+        "Nothing was changed: no fix is known. For details, run: cudadoctor explain {cause}",
         cause=diagnosis.primary or "unknown",
     )
 
@@ -148,7 +154,7 @@ def what_remains(judged: Judged, chosen: Chosen) -> str:
 def outcome(ended: Outcome, before: Opinion | None, width: int) -> Iterator[Line]:
     """The last words: what the tool said, how it ended, what proves it, the way back."""
     if ended.tail:
-        yield from _text(say("Last lines of the tool:"))
+        yield from _text(say("Last lines of the tool's output:"))
         for line in error_lines(ended.tail):
             yield from _text(f"  {inert(line)[:LONGEST]}", width, 0, 4)
     yield from _text(inert(ended.why), width, style="bold")
@@ -168,7 +174,7 @@ def proof(before: Opinion, after: Opinion) -> OptStr:
         stages=len(ran),
     )
     if not ran_before:
-        return passed + say(" (before: it did not run).")
+        return passed + say(" (before: did not run).")
     return passed + say(
         " (before: {passed} of {stages}).", passed=len(before.smoke_passed), stages=len(ran_before)
     )
@@ -217,7 +223,8 @@ def lost(packages: Strings, paths: int, folder: str) -> str:
     if about:
         changed += say(" (packages: {names})", names=inert(about))
     kept = say(
-        "An undo removes the packages that came since; it keeps files of your own in {folder}.",
+        "Undoing the fix removes packages installed since then and moves your own files to "
+        "{folder}.",
         folder=folder,
     )
     return f"{changed}. {kept}"

@@ -11,7 +11,7 @@ from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Match
 from cudadoctor.reports.statements import Facts, Rank, Reader, Statements, gated, stated
 
-AUTHOR, PROGRAM = "the author", "a program's own line"
+AUTHOR, PROGRAM = "the author", "a line printed by a program"
 
 
 class Phrase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -87,7 +87,7 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
     read(prose.read_prose, doc, knowledge)
     found = symptoms_of(doc, symptoms())
     if prose.may_complain(doc):
-        why = "the report may complain of something that no reader understood"
+        why = "the report may mention a problem that cudadoctor did not recognize"
         gaps.append(Gap(fact="symptoms", why=why, asked=False))
     machine = machine_of(
         of_one_torch(statements),

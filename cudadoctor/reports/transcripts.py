@@ -85,7 +85,7 @@ def _in_order(pending: list[str], words: list[str]) -> list[StrPair]:
 
 
 def _stated(kind: str, answer: str, line: int) -> Statements:
-    return stated(line, "an answer of torch", _FACTS[kind](answer) or {})
+    return stated(line, "output from torch", _FACTS[kind](answer) or {})
 
 
 def _name(text: str) -> Facts | None:

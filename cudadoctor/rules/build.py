@@ -60,7 +60,7 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
     somebody_trains_here(m)
     return Found(
         evidence=("torch.installed", "python.executable"),
-        values={"python": m.python.executable or "the examined Python"},
+        values={"python": m.python.executable or "the Python being checked"},
         remedies=install_torch(m, kb),
     )
 
@@ -94,7 +94,7 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     if not need(gpu_present(m), "gpus") or not given or copied:
         return None
     served = _served_by_some_build(m, kb)
-    left = "No published CUDA build of torch supports this GPU, so only the CPU remains."
+    left = "No published CUDA build of torch supports this GPU, so torch can use only the CPU."
     return Found(
         evidence=("torch.build", "torch.text", "gpus" if m.gpus else "pci"),
         values={"torch": _this_torch(m), "gpu": _first_name(m, kb)},
@@ -154,7 +154,7 @@ def _model(name: str) -> str:
     essential=False,
 )
 def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
-    """A {backend} build supports GPUs from {maker} only.
+    """A {backend} build supports only {maker} GPUs.
 
     A ROCm build runs on AMD GPUs, an XPU build on Intel GPUs, and a CUDA build on NVIDIA GPUs. If
     the CPU has integrated AMD graphics, this finding is likely rather than certain.
@@ -198,7 +198,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     title="{torch} was not built for your {gpu}",
 )
 def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
-    """Your {gpu} is {sm}; this build contains {archs} only. Kernels fail with "no kernel image is
+    """Your {gpu} is {sm}; this build contains only {archs}. Kernels fail with "no kernel image is
     available for execution on the device".
 
     Code compiled for one GPU generation runs on the same generation with an equal or higher minor
@@ -222,7 +222,7 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
     title="{torch} was not built for your {gpu}",
 )
 def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
-    """Your {gpu} is {sm}; this build contains {archs} only. Kernels fail with "no kernel image is
+    """Your {gpu} is {sm}; this build contains only {archs}. Kernels fail with "no kernel image is
     available for execution on the device".
 
     Newer builds drop support for older GPUs. Maxwell and Pascal are supported by the cu126 builds
@@ -255,7 +255,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
     worst = (unserved or slow)[0]
     unpublished, proven = kb.known_bad_arch(worst.capability), error_with(m, *NO_IMAGE)
     if unserved and unpublished and not proven:
-        why = f"compute capability {worst.capability} is newer than the tables"
+        why = f"compute capability {worst.capability} is newer than cudadoctor's tables"
         raise NotKnown(f"{worst.path}.capability", why)
     others = "native" in ways.values()
     # Newer than every published build: PTX is how such a GPU is meant to be served.
@@ -290,8 +290,8 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
     essential=False,
 )
 def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
-    """torch itself has code for it, but convolutions and RNNs fail: cuDNN 9.11 and later need
-    compute capability 7.5, and this GPU has {capability}.
+    """torch itself contains code for this GPU, but convolutions and RNNs fail: cuDNN 9.11 and later
+    need compute capability 7.5, and this GPU has {capability}.
 
     To support GPUs below compute capability 7.5, the cu126 builds of torch keep an older cuDNN.
     Builds from conda or a distribution have a newer cuDNN, and so do environments in which cuDNN
@@ -300,7 +300,7 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if torch's own cuDNN supports the GPU but another copy is used, the cause is
     cudnn-shadowed or nvidia-wheels-mixed.
 
-    Fix: install a build of torch with an older cuDNN.
+    Fix: install a torch build with an older cuDNN.
     """
     if not applies(m) or foreign(m, "libcudnn"):
         return None
@@ -322,8 +322,8 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
 
 
 _PTX = (
-    "This build has no {sm} code, only {archs}. The driver compiles the PTX at first use, which "
-    "takes minutes, and libraries such as cuDNN may lack kernels."
+    "This build has no {sm} code, only {archs}. The driver compiles the PTX on first use, which "
+    "takes minutes, and libraries such as cuDNN may lack kernels for this GPU."
 )
 
 
@@ -360,7 +360,7 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
                 f"torch {row.torch}+{row.variant} from {row.index} supports it, with a Python and "
                 "a driver that this build is made for."
             )
-            return by_hand("fitting-torch", f"Install a torch that supports the {name}", text)
+            return by_hand("fitting-torch", f"Install a torch build that supports the {name}", text)
     return by_hand(
         "other-gpu",
         "Use another GPU",
@@ -373,8 +373,8 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
     title="torch has no wheel for Python {python} on this system",
 )
 def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
-    """Each wheel is built for one Python version, and the newest torch has {pythons}. For any
-    other, pip says "No matching distribution found".
+    """Each wheel is built for one Python version, and the newest torch has wheels for {pythons}. On
+    any other version, pip says "No matching distribution found".
 
     The wrong index, a 32-bit Python, musl and a free-threaded Python also cause "No matching
     distribution found".

@@ -59,7 +59,7 @@ class Misfit(NamedTuple):
     essential=False,
 )
 def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
-    """{package} works only with the torch it was compiled for: {why}.
+    """{package} works only with the torch version it was compiled for: {why}.
 
     You see "operator torchvision::nms does not exist", undefined symbols with c10 in their names,
     or "custom C++ ops" that cannot be loaded. The package's metadata usually specifies the torch
@@ -129,15 +129,15 @@ def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> OptStr:
     if release is None or release.is_prerelease:
         return None  # it may be a nightly build itself
     if torch.is_devrelease and name == "torchvision":
-        return "torch is a nightly build, but this is a release"
+        return "torch is a nightly build, but this package is a release"
     if torch.is_prerelease:
         return None
     if known := kb.companion_torch(name, public):
-        return None if admits(known, torch) else f"it was made for torch{known}"
+        return None if admits(known, torch) else f"it was built for torch{known}"
     fitting = kb.companion(name, Version(torch.public))
     if not fitting or release.release[:2] in {Version(found).release[:2] for found in fitting}:
         return None
-    return f"torch {torch.public} goes with {name} {fitting[0]}"
+    return f"the release for torch {torch.public} is {name} {fitting[0]}"
 
 
 def _other_build(m: Machine, package: Distribution) -> OptStr:
@@ -160,7 +160,7 @@ def _other_build(m: Machine, package: Distribution) -> OptStr:
     parts = 2 if strict else 1
     if torch_cuda is None or own_cuda.release[:parts] == torch_cuda.release[:parts]:
         return None
-    return f"it was built for CUDA {own_cuda}, but torch for CUDA {torch_cuda}"
+    return f"it was built for CUDA {own_cuda}, but torch was built for CUDA {torch_cuda}"
 
 
 @rule(
@@ -169,8 +169,8 @@ def _other_build(m: Machine, package: Distribution) -> OptStr:
     severity=WARNING,
 )
 def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
-    """Compiled extensions work only with the torch and the CUDA major version they were built for:
-    {why}.
+    """Compiled extensions work only with the torch version and CUDA major version they were built
+    for: {why}.
 
     You see an undefined symbol with c10 or at in its name, an error that libcudart of a different
     major version cannot be opened, or a warning from xformers that its extensions are not loaded.
@@ -210,12 +210,13 @@ def _without_release(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
     """
     name, version = package.name, package.version.partition("+")[0]
     if name in _BUILT_FROM_PYPI and builds_here(m):
-        title = f"Build {name} {version} again for torch {torch.public}"
+        title = f"Rebuild {name} {version} for torch {torch.public}"
         return install_packages("rebuild-extension", title, f"{name}=={version}", remove=(name,))
-    title = f"Remove {name}: no wheel for torch {torch.public} is known"
+    title = f"Remove {name}: there is no known wheel for torch {torch.public}"
     text = (
-        f"Build {name} for torch {torch.public} as its own page describes, with "
-        "--no-build-isolation --no-cache-dir; it needs nvcc of torch's CUDA major version."
+        f"To build {name} for torch {torch.public}, follow its own instructions, with "
+        "--no-build-isolation --no-cache-dir. The build needs an nvcc with the same CUDA major "
+        "version as torch."
     )
     away = install_packages("remove-extension", title, remove=(name,))
     back = _torch_it_was_built_for(m, kb, package)
@@ -240,12 +241,12 @@ def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
     if package.torch and package.torch.release[:length] != torch.release[:length]:
         return f"it was built against torch {package.torch}"
     if package.cuda and m.torch.cuda and package.cuda.major != m.torch.cuda.major:
-        return f"it was built for CUDA {package.cuda}, but torch for CUDA {m.torch.cuda}"
+        return f"it was built for CUDA {package.cuda}, but torch was built for CUDA {m.torch.cuda}"
     if asked := _asked_torches(package):
         return _refusal(asked, torch)
     known = kb.companion_torch(package.name, package.version.partition("+")[0])
     fits = torch.is_prerelease or not known or admits(known, torch)
-    return None if fits else f"it was made for torch{known}"
+    return None if fits else f"it was built for torch{known}"
 
 
 @rule("numpy-abi", title="torch {torch} does not support NumPy {numpy}", essential=False)
@@ -270,7 +271,7 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     proof = m.torch.imported.numpy_error if m.torch.imported else None
     if numpy.major < 2 or (torch.release >= NUMPY_2_SINCE.release and not proof):
         return None
-    first = install_packages("numpy-1", "Install NumPy 1", "numpy<2")
+    first = install_packages("numpy-1", "Install NumPy 1.x", "numpy<2")
     return Found(
         evidence=("packages", "torch.imported.numpy_error" if proof else "torch.version"),
         values={"torch": m.torch.text or torch, "numpy": numpy},
@@ -280,7 +281,7 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
 
 _OF_PACKAGE = (
     "{package} and torch.compile use Triton, which compiles a small launcher with the system's C "
-    "compiler and Python's headers."
+    "compiler and the Python headers."
 )
 
 

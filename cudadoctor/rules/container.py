@@ -55,8 +55,8 @@ _SHM_WORDS = (
     title="This container was started without the GPU",
 )
 def container_no_gpu(m: Machine) -> Answer:
-    """The host's NVIDIA driver is loaded, but this container got no GPU from it. A driver installed
-    in the image does not help: CUDA needs the host's.
+    """The host's NVIDIA driver is loaded, but no GPU was passed to this container. Installing a
+    driver in the image does not help; CUDA needs the host's driver.
 
     torch reports "Found no NVIDIA driver on your system". To check by hand, run `ls /dev/nvidia*`
     in the container: it finds nothing, while `nvidia-smi` works on the host.
@@ -83,7 +83,7 @@ def container_no_gpu(m: Machine) -> Answer:
         if m.container.dxg is not False or m.torch.build != "cuda":
             return None
         return Found(
-            why="Windows passes its GPU on as /dev/dxg, and this container did not get it.",
+            why="Windows exposes its GPU as /dev/dxg, which is missing from this container.",
             evidence=("container.kind", "container.dxg", "platform.wsl"),
             sure=False,
             remedies=grant_gpu(m),
@@ -112,8 +112,8 @@ def _is_of_gpu(node: Node) -> bool:
     title="The container has the GPU but not CUDA: libcuda is not mounted",
 )
 def container_driver_caps(m: Machine) -> Answer:
-    """NVIDIA_DRIVER_CAPABILITIES is {capabilities}. Without compute in it, the NVIDIA Container
-    Toolkit does not mount libcuda.so.1.
+    """NVIDIA_DRIVER_CAPABILITIES is {capabilities}. Unless it includes compute, the NVIDIA
+    Container Toolkit does not mount libcuda.so.1.
 
     nvidia-smi works in this container, but torch reports "Found no NVIDIA driver on your system".
     NVIDIA_DRIVER_CAPABILITIES selects which driver libraries are mounted: compute adds libcuda,
@@ -147,8 +147,8 @@ def container_driver_caps(m: Machine) -> Answer:
     title="The container has the GPU but not CUDA: libcuda is not mounted",
 )
 def container_without_libcuda(m: Machine) -> Answer:
-    """The driver answers, but the loader finds no libcuda.so.1, which torch needs. The NVIDIA
-    Container Toolkit mounts it with the capability compute.
+    """The driver responds, but the loader cannot find libcuda.so.1, which torch needs. The NVIDIA
+    Container Toolkit mounts it if NVIDIA_DRIVER_CAPABILITIES includes compute.
 
     libcuda is also missing if the driver's files were mounted by hand, or if the loader's cache is
     older than the mount. If only the cache is outdated, running `ldconfig` as root in the
@@ -168,7 +168,7 @@ def container_without_libcuda(m: Machine) -> Answer:
     ):
         return None
     hearsay = only_smi_answers(m) and not torch_fails(m)
-    title = "nvidia-smi reaches driver {driver}, but libcuda.so.1 is missing"
+    title = "nvidia-smi works with driver {driver}, but libcuda.so.1 is missing"
     return Found(
         title=title if hearsay else None,
         evidence=("gpus", "driver.libcuda.why"),
@@ -185,7 +185,7 @@ def with_compute(m: Machine) -> Remedies:
 
 @rule("container-gpu-lost", title="The container lost its GPU while it was running")
 def container_gpu_lost(m: Machine) -> Answer:
-    """The device nodes are there, but the container's device rules (cgroup) refuse them. A
+    """The device nodes exist, but the container's cgroup device rules deny access to them. Running
     `systemctl daemon-reload` on the host does this to running containers.
 
     nvidia-smi reports "Failed to initialize NVML: Unknown Error", and opening a device node fails
@@ -216,11 +216,13 @@ def container_gpu_lost(m: Machine) -> Answer:
         evidence=(code_path(m), "driver.nodes" if refused else "container.kind"),
         sure=refused,
         title="The container is not allowed to open the GPU's device nodes" if box else None,
-        why="Its configuration has no line that allows them, so opening one fails with EPERM."
+        why="The container's configuration does not allow these device nodes, so opening one "
+        "fails with EPERM."
         if box
         else None
         if refused
-        else 'NVML reports "Unknown Error", as after a systemctl daemon-reload on the host.',
+        else 'NVML reports "Unknown Error", which can happen after a systemctl daemon-reload on '
+        "the host.",
         remedies=restart_container(m),
     )
 
@@ -232,8 +234,8 @@ def container_gpu_lost(m: Machine) -> Answer:
     essential=False,
 )
 def shm_too_small(m: Machine) -> Answer:
-    """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full. Several
-    GPUs or workers need gigabytes.
+    """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full. With
+    several GPUs or workers, /dev/shm must be several gigabytes.
 
     64 MiB is the default in Docker and Kubernetes. A full /dev/shm causes "DataLoader worker is
     killed by signal: Bus error", or "No space left on device" (errno 28) for a file whose name

@@ -143,18 +143,18 @@ def _why(missing: NotKnown, machine: Machine) -> str:
 
 _NO_DATA = {
     "driver": "no data about the NVIDIA driver",
-    "driver.libcuda": "CUDA was not asked",
-    "driver.nvml": "NVML was not asked",
+    "driver.libcuda": "CUDA was not queried",
+    "driver.nvml": "NVML was not queried",
     "gpus": "no data about the GPUs",
     "pci": "no data about the PCI bus",
     "container": "no data about containers",
     "torch": "no data about torch",
     "torch.imported": "torch was not imported",
-    "torch.requires": "no data about what torch requires",
-    "packages": "no list of the installed packages",
+    "torch.requires": "no data about torch's requirements",
+    "packages": "no list of installed packages",
     "libraries": "no data about the libraries that torch loads",
     "build": "no data about compilers and CUDA toolkits",
-    "python": "no data about the Python",
+    "python": "no data about Python",
     "platform": "no data about the system",
     "limits": "no data about limits and memory",
     "env": "no environment variables given",
@@ -167,7 +167,7 @@ def _no_data(fact: str) -> str:
     start = fact
     while start and start not in _NO_DATA:
         start = start.rpartition(".")[0]
-    return _NO_DATA.get(start, f"{fact} is not known")
+    return _NO_DATA.get(start, f"{fact} is unknown")
 
 
 def _one_a_cause(undecided: Iterable[Undecided]) -> tuple[Undecided, ...]:

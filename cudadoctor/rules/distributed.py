@@ -43,11 +43,11 @@ _PORTS = 1 << 16
     severity=WARNING,
 )
 def more_ranks_than_gpus(m: Machine) -> Answer:
-    """Each process uses the GPU with the number of its LOCAL_RANK, counted from 0. Start one
+    """Each process uses the GPU whose index equals its LOCAL_RANK; both start at 0. Start one
     process per visible GPU.
 
-    torch.cuda.set_device stops with "invalid device ordinal" (CUDA error 101). To check by hand:
-    run `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
+    torch.cuda.set_device fails with "invalid device ordinal" (CUDA error 101). To check by hand:
+    run Run `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
 
     Look-alikes: if there are enough GPUs for all processes but the processes all use one GPU, the
     cause is ddp-rank-device. Some launchers make only one GPU visible to each process; every
@@ -72,7 +72,7 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
         remedies=by_hand(
             "ranks-per-node",
             "Start one process per GPU",
-            f"Start your script with `torchrun --nproc-per-node={count}` in place of python, or "
+            f"Start your script with `torchrun --nproc-per-node={count}` instead of python, or "
             "request more GPUs for the job.",
         ),
     )
@@ -93,8 +93,8 @@ def _visible(m: Machine) -> tuple[OptInt, str]:
 
 @rule("ddp-launch", title="{name}={value} is too high for {bound}={limit}", severity=WARNING)
 def launcher_variables(m: Machine) -> Answer:
-    """Ranks are counted from 0, so {name} must be below {bound}. The values may be left over from
-    an earlier job.
+    """Ranks start at 0, so {name} must be less than {bound}. These values may be left over from an
+    earlier job.
 
     With init_method="env://", torch.distributed reads RANK, WORLD_SIZE, MASTER_ADDR and
     MASTER_PORT, and many programs use it as soon as RANK and WORLD_SIZE are set. If one of the
@@ -115,8 +115,9 @@ def launcher_variables(m: Machine) -> Answer:
     launched = by_hand(
         "launch-ranks",
         "Let torchrun set these variables",
-        "Start your script with `torchrun` in place of python: it sets all of them together. In a "
-        "job script, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process.",
+        "Start your script with `torchrun` instead of python; it sets all of these variables "
+        "together. In a job script, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every "
+        "process.",
     )
     return replace(found, remedies=(unset_variables(m, *names) if names else ()) + launched)
 
@@ -138,7 +139,7 @@ def _ill_set(env: dict[str, str]) -> Answer:
                 evidence=(f"env.{name}",),
                 values={"name": name, "value": env[name][:40]},
                 title="{name}={value} is not a valid number",
-                why="torch.distributed reads {name} as soon as it starts, and stops with an error.",
+                why="torch.distributed reads {name} at startup and stops with an error.",
             )
     for name, bound in _BOUNDS:
         value, limit = _number(env, name), _number(env, bound)
@@ -154,20 +155,20 @@ def _ill_set(env: dict[str, str]) -> Answer:
         evidence=("env.RANK", "env.WORLD_SIZE"),
         values={"missing": missing},
         title="RANK and WORLD_SIZE are set, but not {missing}",
-        why='torch.distributed needs all of them. It stops with "environment variable expected, '
-        'but not set".',
+        why='torch.distributed needs all of these variables. It stops with "environment variable '
+        'expected, but not set".',
         sure=False,
     )
 
 
 @rule(
     "nccl-network-interface",
-    title="{name}={value} matches no network interface",
+    title="{name}={value} does not match any network interface",
     severity=WARNING,
 )
 def network_interface(m: Machine) -> Answer:
-    """NCCL and Gloo connect the processes through the interface in this variable. This machine has
-    {present}.
+    """NCCL and Gloo connect the processes through the interface that this variable specifies. This
+    machine has these interfaces: {present}.
 
     NCCL stops with "Bootstrap : no socket interface found", even between the GPUs of a single
     machine. To check by hand: run `ip -brief link`. The value was often copied from a job script
@@ -208,7 +209,7 @@ def _right_interface(m: Machine, name: str, present: Strings) -> Remedies:
     nodes = (_number(m.env or {}, "WORLD_SIZE") or 1) > len(live_gpus(m))
     if len(real) != 1 or not nodes:
         return unset
-    title = f"Set {name} to the interface of this machine"
+    title = f"Set {name} to this machine's network interface"
     return set_variables("set-interface", title, {name: real[0]}) + unset
 
 
@@ -236,7 +237,7 @@ _NEAR = ("internal", "switch", "switches", "bridge")
 """Both below one root of the PCI tree: data center GPUs reach each other there."""
 _BY_THE_BOARD = ("chipset", "topology", "disabled", "unsupported")
 _WORDS = {
-    "chipset": "the mainboard's chipset does not support it",
+    "chipset": "the motherboard's chipset does not support it",
     "gpu": "these GPUs do not support it",
     "topology": "the PCIe path between them does not support it",
     "disabled": "a driver setting disables it",
@@ -260,7 +261,8 @@ _NCCL = re.compile(
     essential=False,
 )
 def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
-    """Copies between them go through host memory. That is slower, but NCCL does it by itself.
+    """Copies between these GPUs go through host memory. This is slower, but NCCL handles it
+    automatically.
 
     GeForce cards from the RTX 40 series on do not support P2P by design, and neither do pairs of
     different models. In a virtual machine, the hypervisor decides whether P2P is available. In
@@ -315,8 +317,8 @@ def _ought_to_work(pair: GpuPair, m: Machine, kb: Knowledge) -> bool:
     title="P2P transfers between the GPUs fail: the ranks {what}",
 )
 def nccl_p2p_broken(m: Machine) -> Answer:
-    """{between}, and data from one GPU does not arrive at the other. NCCL_P2P_DISABLE=1 sends it
-    through host memory: slower, but correct.
+    """{between}, and data from one GPU does not reach the other. NCCL_P2P_DISABLE=1 routes it
+    through host memory, which is slower but correct.
 
     The first all-reduce hangs with every GPU at 100%, or its sums are wrong. To check by hand, run
     the same program with NCCL_P2P_DISABLE=1: if the program then works, P2P is broken.
@@ -378,11 +380,11 @@ def _between(m: Machine) -> tuple[str, OptStr]:
 
 @rule(
     "nccl-other",
-    title="NCCL failed between the GPUs of this machine: {words}",
+    title="NCCL failed between the GPUs in this machine: {words}",
 )
 def nccl_other(m: Machine) -> Answer:
-    """Each GPU works alone, but the ranks of the training step could not talk to each other. NCCL's
-    own log names the call that failed.
+    """Each GPU works on its own, but the ranks of the training step could not communicate. NCCL's
+    own log shows which call failed.
 
     "unhandled system error" usually points to the network, shared memory or a limit. "internal
     error" often means that NCCL cannot read the PCIe tree. "remote process exited" means that
@@ -400,7 +402,7 @@ def nccl_other(m: Machine) -> Answer:
                 values={"words": words[0].strip().splitlines()[0][:120]},
                 sure=False,
                 remedies=set_variables(
-                    "nccl-debug", "Run it again with NCCL's log", {"NCCL_DEBUG": "WARN"}
+                    "nccl-debug", "Run again with NCCL logging enabled", {"NCCL_DEBUG": "WARN"}
                 ),
             )
     return None
@@ -413,8 +415,8 @@ def nccl_other(m: Machine) -> Answer:
     essential=False,
 )
 def gpu_topology(m: Machine) -> Answer:
-    """Data between them crosses the link between the CPUs, the slowest path in the machine. All
-    boards with two CPUs are built like this: it is not a fault.
+    """Data between these GPUs crosses the link between the CPUs, the slowest path in the machine.
+    All dual-CPU boards are built this way; it is not a fault.
 
     GPU pairs connected by NVLink are not reported.
 

@@ -77,7 +77,8 @@ if TYPE_CHECKING:
 _REASONS: dict[Reason, StrPair] = {
     "nouveau": (
         "nouveau is using the GPU, so the NVIDIA driver cannot load",
-        "Only one driver can use a GPU at a time. CUDA needs NVIDIA's, which is already installed.",
+        "Only one driver can use a GPU at a time. CUDA needs the NVIDIA driver, which is "
+        "already installed.",
     ),
     "secure-boot": (
         "Secure Boot blocks the NVIDIA driver",
@@ -85,16 +86,16 @@ _REASONS: dict[Reason, StrPair] = {
     ),
     "not-built": (
         "The NVIDIA driver has no module for the running kernel {kernel}",
-        "The driver's kernel module is built for each kernel. The only one on disk is for another "
-        "kernel.",
+        "The driver's kernel module must be built for each kernel version, and there is none on "
+        "disk for the running kernel.",
     ),
     "blacklisted": (
         "The nvidia module is blacklisted, so the driver does not load",
-        "The driver is installed, but {files} keeps its module from loading.",
+        "The driver is installed, but {files} prevents its module from loading.",
     ),
     "modprobe": (
         "The NVIDIA driver is installed but not loaded",
-        "Without its kernel module neither nvidia-smi nor CUDA can reach the GPU.",
+        "Without its kernel module, neither nvidia-smi nor CUDA can reach the GPU.",
     ),
 }
 _REFUSED_KEY = (
@@ -108,7 +109,7 @@ _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)
 
 @rule("driver-not-installed", title="No NVIDIA driver is installed for your {gpu}")
 def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
-    """The GPU is on the PCI bus, but there is no NVIDIA kernel module, package or library here.
+    """The GPU is on the PCI bus, but this system has no NVIDIA kernel module, package or library.
 
     nvidia-smi is missing ("command not found"), and torch says "Found no NVIDIA driver on your
     system". To check by hand: `lspci -nn | grep -i nvidia` shows the GPU, but `modinfo nvidia`
@@ -141,7 +142,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     title="The NVIDIA driver is installed but not loaded",
 )
 def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
-    """Without its kernel module neither nvidia-smi nor CUDA can reach the GPU.
+    """Without its kernel module, neither nvidia-smi nor CUDA can reach the GPU.
 
     nvidia-smi says that it "has failed because it couldn't communicate with the NVIDIA driver",
     and NVML returns "Driver Not Loaded" (error 9). To check by hand: `lsmod | grep nvidia` prints
@@ -171,7 +172,8 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
         models = kb.gpus_by_pci(devices[0].device_id)
         return Found(
             title="The {gpu} is reserved for a virtual machine ({bound})",
-            why="Only the virtual machine that gets the GPU can use it while {bound} holds it.",
+            why="While the GPU is bound to {bound}, only the virtual machine it is assigned to "
+            "can use it.",
             evidence=("pci",),
             values={
                 "gpu": models[0].name.removeprefix("NVIDIA ") if models else "GPU",
@@ -200,13 +202,15 @@ def _in_the_guest() -> Remedies:
     return by_hand(
         "use-guest",
         "Run PyTorch in the virtual machine that has the GPU",
-        "Install the NVIDIA driver and PyTorch in that virtual machine. The host needs neither.",
+        "Install the NVIDIA driver and PyTorch in that virtual machine. The host itself "
+        "needs neither the driver nor PyTorch.",
     ) + by_hand(
         "release-gpu",
         "Take the GPU back from the virtual machine",
-        "Detach it from the virtual machine, and remove its ids and any nvidia blacklist from "
-        "/etc/modprobe.d or from the kernel's command line. Then install the driver here.",
-        note="After that the virtual machine has no GPU.",
+        "Detach the GPU from the virtual machine. Remove its PCI IDs and any nvidia blacklist "
+        "entries from /etc/modprobe.d and the kernel command line. Then install the driver on "
+        "this machine.",
+        note="The virtual machine will then no longer have a GPU.",
     )
 
 
@@ -285,14 +289,14 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=(*(("driver.kernel", fact) if kernel or library else ()), *files, code_path(m)),
         values={
-            "kernel": kernel or "(not known)",
-            "library": library or "(not known)",
+            "kernel": kernel or "(unknown)",
+            "library": library or "(unknown)",
         },
         title=None if differ else "Driver/library version mismatch (NVML error 18)",
-        why="The module belongs to the host, and the libraries in this container are of another "
-        "version. They have to be the host's."
+        why="The kernel module is the host's, but this container's libraries are a different "
+        "version. The container must use the host's libraries."
         if m.container.kind
-        else "The module on disk does not match the installed libraries either, so a restart does "
+        else "The module on disk does not match the installed libraries either, so a restart will "
         "not help."
         if mixed
         else None,
@@ -347,7 +351,7 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     cuda = m.torch.cuda
     if cuda is None:
         return None
-    unknown = f"no table knows CUDA {cuda}"
+    unknown = f"cudadoctor's tables do not include CUDA {cuda}"
     floor = need(kb.oldest_driver(cuda, driver_system(m)), "torch.cuda", unknown)
     oldest = floor.driver
     if driver >= oldest or (_replaced_anyway(m) and upgrade_driver(m, kb, oldest.branch or 0)):
@@ -407,12 +411,12 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
     floor = kb.oldest_driver(cuda, "Linux") if cuda else None
     branch = floor.driver.branch if floor else None
     return Found(
-        title="The NVIDIA driver is too old for this torch: it supports CUDA {level} at most"
+        title="The NVIDIA driver, which supports CUDA up to {level}, is too old for this torch"
         if cuda is None
-        else "The NVIDIA driver supports CUDA {level} at most, but torch needs CUDA {cuda}",
+        else "The NVIDIA driver supports CUDA up to {level}, but torch needs CUDA {cuda}",
         why="This torch was built with a newer major version of CUDA than the driver supports."
         if cuda is None
-        else "A driver runs CUDA builds up to its own major version.",
+        else "A driver supports CUDA builds up to its own CUDA major version.",
         evidence=(path, "torch.cuda") if cuda else (path,),
         values={"level": level, "cuda": cuda or "", "driver": "", "major": "", "floor": ""},
         cites=(floor.source,) if floor else (),
@@ -476,7 +480,7 @@ def driver_userspace_missing(m: Machine) -> Answer:
         return None
     version, hearsay = m.driver.version, only_smi_answers(m)
     shaky = hearsay and not torch_fails(m)
-    title = "libcuda.so.1 is missing, although nvidia-smi shows driver {driver}"
+    title = "nvidia-smi shows driver {driver}, but libcuda.so.1 is missing"
     nix = family_of(m) == "nixos"
     return Found(
         title=title if hearsay else _ON_NIXOS[0] if nix else None,
@@ -490,8 +494,9 @@ def driver_userspace_missing(m: Machine) -> Answer:
 
 
 _ON_NIXOS = (
-    "This Python does not find NixOS's libcuda.so.1",
-    "NixOS keeps the driver's libraries in /run/opengl-driver/lib. Python does not look there.",
+    "This Python cannot find NixOS's libcuda.so.1",
+    "NixOS keeps the driver libraries in /run/opengl-driver/lib, where this Python does not "
+    "look for them.",
 )
 _NO_FIRMWARE = re.compile(
     r"firmware load for nvidia/(?P<driver>\d[\d.]{2,15})/(?P<file>gsp_\w{1,20}\.bin) failed"
@@ -500,10 +505,10 @@ _NO_FIRMWARE = re.compile(
 
 @rule(
     "driver-userspace-missing",
-    title="The GPU's firmware {file} for driver {driver} is missing",
+    title="The GPU firmware file {file} for driver {driver} is missing",
 )
 def gsp_firmware_missing(m: Machine) -> Answer:
-    """The driver loads this file into the GPU when it starts, and the kernel did not find it.
+    """The driver loads this file into the GPU at startup, but the kernel could not find it.
 
     nvidia-smi says "No devices were found". The kernel log shows "Direct firmware load for
     nvidia/.../gsp_....bin failed with error -2", followed by "RmInitAdapter failed".
@@ -532,7 +537,7 @@ def gsp_firmware_missing(m: Machine) -> Answer:
     severity=WARNING,
 )
 def driver_bug(m: Machine, kb: Knowledge) -> Answer:
-    """This driver release has a known bug, and this machine is of the kind that meets it.
+    """This driver release has a known bug that affects machines like this one.
 
     Some bugs are recognized by the driver version, others by their symptoms: messages in the
     kernel log or the error code of cuInit. A bug between GPUs is reported only if there are

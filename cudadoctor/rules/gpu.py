@@ -58,7 +58,7 @@ _NO_BAR = (
     title="No NVIDIA GPU found in this system",
 )
 def gpu_not_detected(m: Machine) -> Answer:
-    """torch was built for CUDA here, but without an NVIDIA GPU it runs on the CPU only.
+    """The installed torch is a CUDA build, but without an NVIDIA GPU it runs only on the CPU.
 
     `torch.cuda.is_available()` is False, and `lspci | grep -i nvidia` prints nothing. No driver or
     torch build can make a missing GPU appear.
@@ -89,7 +89,9 @@ def gpu_not_detected(m: Machine) -> Answer:
     served = mac or any(device.vendor == "amd" for device in m.pci or ())
     return Found(
         evidence=("pci" if looked else "driver.nvml.why", "torch.build"),
-        why="This torch was not built for CUDA, so it needs no NVIDIA GPU." if fine else why,
+        why="This torch was not built for CUDA, so it does not need an NVIDIA GPU."
+        if fine
+        else why,
         yields_to=("torch-missing",) if served else (),
         severity=INFO if fine else ERROR,
         sure=looked or mac,
@@ -103,19 +105,19 @@ def _bring_a_gpu(m: Machine) -> Remedies:
     granted = grant_gpu(m) if m.pci is None or lent else ()
     title, text = _NEW_INSTANCE if m.platform.virtual else _OWN_MACHINE
     if not m.platform.virtual and on_linux(m):
-        text += " The command `lspci | grep -i nvidia` must print it."
+        text += " The command `lspci | grep -i nvidia` must list the GPU."
     return granted or by_hand("gpu-into-machine", title, text, keeper_of(m))
 
 
 _NEW_INSTANCE = (
     "Get an instance with an NVIDIA GPU",
-    "In the cloud, choose an instance type with an NVIDIA GPU. In a virtual machine of your own, "
-    "pass the GPU through from the host.",
+    "In the cloud, choose an instance type with an NVIDIA GPU. If you run the virtual machine "
+    "yourself, pass the GPU through from the host.",
 )
 _OWN_MACHINE = (
-    "Check that the GPU is plugged in and switched on",
-    "Check the slot, the power cables and the BIOS, and on a laptop the setting for hybrid "
-    "graphics.",
+    "Check that the GPU is connected and enabled",
+    "Check the PCIe slot, the power cables and the BIOS settings. On a laptop, also check the "
+    "hybrid graphics setting.",
 )
 
 
@@ -124,7 +126,7 @@ _OWN_MACHINE = (
     title="NVIDIA driver {driver} does not support the {gpu}",
 )
 def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
-    """The kernel log says so, and the driver ignores this GPU.
+    """The kernel log shows that the driver does not support this GPU and ignores it.
 
     Each GPU generation is supported by a range of driver branches. 470 is the last branch for
     Kepler (K80), 580 is the last for Maxwell, Pascal and Volta (GTX 900 and 10 series, V100), and
@@ -152,7 +154,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     older = wanted is not None and version is not None and version.branch > wanted
     newer = wanted is not None and version is not None and version.branch < wanted
     last = "Branch {branch} is the last that supports this GPU."
-    first = "Support for this GPU begins with branch {branch}."
+    first = "Support for this GPU starts with branch {branch}."
     shown = "driver.kernel" if m.driver.kernel else "driver.module_files"
     return Found(
         evidence=("pci", shown) if silent and version else ("driver.log",),
@@ -186,7 +188,7 @@ def _beside_another(
     if not live or not ways:
         return ways
     name = (live[0].name or "other GPU").removeprefix("NVIDIA ")
-    said = f"PyTorch runs on the {name} as it is: change the driver only if you need both."
+    said = f"PyTorch already works on the {name}. Change the driver only if you need both GPUs."
     missed = {model.capability for device in silent for model in kb.gpus_by_pci(device.device_id)}
     if archs and missed and not serves_all(archs, missed, m.torch.version, m.torch.cuda, kb):
         said += f" torch {m.torch.text or m.torch.version} has no code for the other one: it then "
@@ -217,7 +219,8 @@ def _branch_for(
     title="The {gpu} needs the open kernel modules, not the proprietary ones",
 )
 def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
-    """Each GPU generation is supported by certain kernel modules only; the release itself is right.
+    """Each GPU generation works only with certain kernel modules (open or proprietary); the driver
+    version itself is correct.
 
     Blackwell (RTX 50 series) and newer GPUs, and Grace Hopper, need the open kernel modules. GPUs
     older than Turing (GTX 10 series and older) need the proprietary ones. `nvidia-smi` says "No
@@ -270,7 +273,7 @@ def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
     """The models behind these devices; the end of the rule where the tables know none of them."""
     known = [model for device in devices for model in kb.gpus_by_pci(device.device_id)]
     if devices and not known:
-        raise NotKnown("pci", f"the GPU {devices[0].device_id} is not in the tables")
+        raise NotKnown("pci", f"the GPU {devices[0].device_id} is not in cudadoctor's tables")
     return known
 
 
@@ -284,7 +287,7 @@ def _name(devices: Iterable[PciGpu], kb: Knowledge) -> str:
     title="The BIOS assigned no address space (BAR) to the {gpu}",
 )
 def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
-    """Without a PCI address range of several gigabytes, the driver cannot start the GPU.
+    """Without a PCI address range of several gigabytes, the driver cannot initialize the GPU.
 
     `nvidia-smi` says "No devices were found". `sudo dmesg | grep NVRM` prints "This PCI I/O region
     assigned to your NVIDIA device is invalid" or "BAR1 is 0M".
@@ -310,10 +313,10 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
 
 
 _BIOS = (
-    "Switch on Above 4G decoding in the BIOS",
-    "Restart into the BIOS setup (`sudo systemctl reboot --firmware-setup`). Switch on Above 4G "
-    "decoding and Resizable BAR; look for them under PCI, Advanced or Boot. Switch off CSM (legacy "
-    "boot). If Above 4G decoding is missing, update the BIOS.",
+    "Enable Above 4G Decoding in the BIOS",
+    "Reboot into the BIOS setup (`sudo systemctl reboot --firmware-setup`). Enable Above 4G "
+    "Decoding and Resizable BAR, usually found under PCI, Advanced or Boot. Disable CSM (legacy "
+    "boot). If there is no Above 4G Decoding setting, update the BIOS.",
 )
 _VM = (
     "Give the virtual machine a larger PCI address space",

@@ -63,8 +63,9 @@ _DEVICE = {
 }
 """Xids that NVIDIA's catalog lays at the door of the device, not of a program."""
 _RETIRE = (
-    "GPU {which} must be reset to take faulty memory out of use",
-    "The next reset puts spare memory in its place. Until then programs can hit it (Xid 63 or 94).",
+    "GPU {which} must be reset to retire faulty memory",
+    "The next reset swaps in spare memory. Until then, programs can still hit the faulty "
+    "memory (Xid 63 or 94).",
 )
 
 
@@ -73,7 +74,8 @@ _RETIRE = (
     title="No response from GPU {which}",
 )
 def gpu_lost(m: Machine) -> Answer:
-    """While it is gone, CUDA often fails for every program. A new driver or torch does not help.
+    """While a GPU is missing, CUDA often fails in every program. A new driver or torch does not
+    help.
 
     The GPU fell off the PCI bus or is waiting for a reset. `nvidia-smi` prints "Unable to
     determine the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU"
@@ -115,7 +117,7 @@ def gpu_lost(m: Machine) -> Answer:
         evidence=_evidence(m, bool(gone), bool(dead), fell),
         values={"which": which},
         title=title,
-        why="The driver gives it no more work until it is reset." if waits else None,
+        why="The driver accepts no more work for this GPU until it is reset." if waits else None,
         sure=not (only_unknown or fell),
         remedies=_bring_back(m, gone),
     )
@@ -162,15 +164,18 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
     return (reset_gpus(m, *waiting) if waiting else ()) + restart(m, _COLD) + check
 
 
-_COLD = "If the GPU is still missing, shut down, cut the power for a minute and start again."
+_COLD = (
+    "If the GPU is still missing, shut down, disconnect the power for a minute, and start the "
+    "machine again."
+)
 _DROPS_OUT = (
     "Check the GPU's hardware",
-    "If the GPU drops out again after a cold start, check its power cables, riser, slot and "
-    "temperature. Then use the warranty.",
+    "If the GPU disappears again after a cold boot, check its power cables, riser, slot and "
+    "temperature. If the problem persists, request a warranty replacement (RMA).",
 )
 _RENTED = (
-    "If the GPU is still missing, stop the virtual machine and start it again: in the cloud it "
-    "usually moves to another host."
+    "If the GPU is still missing, stop the virtual machine and start it again; in the cloud, "
+    "this usually moves it to another host."
 )
 
 
@@ -223,7 +228,7 @@ def gpu_ecc(m: Machine) -> Answer:
         values=values,
         title="GPU {which} reported a memory error (Xid {code})"
         if logged
-        else "A program stopped with an uncorrectable memory error (ECC) of the GPU",
+        else "A program stopped with an uncorrectable GPU memory error (ECC)",
         severity=ERROR if message or any(x.code in _ECC_FATAL for x in logged) else WARNING,
         sure=message,
         remedies=reset_or_restart(m, *hurt),
@@ -233,7 +238,8 @@ def gpu_ecc(m: Machine) -> Answer:
 _MEMORY: dict[str, tuple[str, OptStr, bool]] = {
     "remap_failed": (
         "Faulty memory on GPU {which} cannot be repaired",
-        "No spare memory is left for a faulty row, so no reset and no driver helps.",
+        "No spare memory is left to replace a faulty row, so neither a reset nor a new "
+        "driver helps.",
         True,
     ),
     "ecc_uncorrected": (
@@ -325,11 +331,13 @@ def _past_gsp(m: Machine, kb: Knowledge) -> Remedies:
     return upgrade_driver(m, kb, _SINCE_GSP_HOLDS) if timed_out else ()
 
 
-_HUNG_RENTED = "If the restart hangs as well, stop and start this virtual machine at its provider."
-_HUNG = "If the restart hangs as well, use the power button or the management controller (BMC)."
+_HUNG_RENTED = (
+    "If the reboot hangs too, stop and start this virtual machine in your provider's console."
+)
+_HUNG = "If the restart hangs too, use the power button or the management controller (BMC)."
 _AFTER_THE_START = (
-    "The driver started, but this call did not return within ten seconds. A healthy GPU answers at "
-    "once."
+    "The driver started, but this call did not return within ten seconds. A healthy GPU responds "
+    "immediately."
 )
 
 
@@ -339,7 +347,8 @@ _AFTER_THE_START = (
     severity=WARNING,
 )
 def xid_of_the_device(m: Machine) -> Answer:
-    """NVIDIA's catalog blames this Xid on the GPU, its firmware or its links, not on a program.
+    """NVIDIA's Xid catalog attributes this error to the GPU, its firmware or its links, not to a
+    program.
 
     GPU errors are in the kernel log: `sudo dmesg | grep -i xid`. Programs on an affected GPU can
     crash or hang until the GPU is reset. Xids such as 13, 31, 43 or 45 are caused by programs and
@@ -373,11 +382,11 @@ def xid_of_the_device(m: Machine) -> Answer:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="The driver reports for GPU {which}: {action} (Xid 154)",
+    title="Recovery action reported by the driver for GPU {which}: {action} (Xid 154)",
     severity=WARNING,
 )
 def recovery_wanted(m: Machine) -> Answer:
-    """Xid 154 is the driver's own verdict on the errors of this GPU.
+    """Xid 154 is the driver's own assessment of the errors on this GPU.
 
     Until the GPU has recovered, programs may fail on it or on all GPUs that share its NVLinks. The
     kernel log shows the request as "GPU recovery action changed"; newer versions of `nvidia-smi
@@ -407,8 +416,9 @@ def recovery_wanted(m: Machine) -> Answer:
 
 
 _DRAIN = (
-    "Stop the jobs that use several GPUs",
-    "Then ask the driver again: `nvidia-smi -q | grep -i recovery`. It may ask for a reset next.",
+    "Stop all jobs that use multiple GPUs",
+    "Then check again which recovery action the driver requests: `nvidia-smi -q | grep -i "
+    "recovery`. The driver may then request a reset.",
 )
 
 
@@ -427,7 +437,8 @@ def _is(gpu: Gpu, xid: Xid) -> bool:
     severity=WARNING,
 )
 def fault_of_a_switch(m: Machine) -> Answer:
-    """All GPUs behind the switch may lose their NVLinks, so NCCL jobs fail or hang.
+    """All GPUs connected to this switch may lose their NVLink connections, so NCCL jobs fail or
+    hang.
 
     NVSwitch errors are in the kernel log: `sudo dmesg | grep SXid`. Only messages marked "Fatal"
     count. /var/log/fabricmanager.log names the NVLink. GPU errors are logged as "Xid", not "SXid".
@@ -448,10 +459,10 @@ def fault_of_a_switch(m: Machine) -> Answer:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="GPU {which} cannot start: an external power cable is missing",
+    title="GPU {which} cannot be initialized: an external power cable is missing",
 )
 def gpu_not_started(m: Machine) -> Answer:
-    """The driver finds the GPU on the bus but cannot start it.
+    """The driver finds the GPU on the bus but cannot initialize it.
 
     `nvidia-smi` lists fewer GPUs than the machine has. NVML returns error 8 if external power is
     missing, and error 11 if the GPU's interrupts are not being delivered.
@@ -470,19 +481,21 @@ def gpu_not_started(m: Machine) -> Answer:
     return Found(
         evidence=tuple(f"gpus.{n}.code" for n, _ in alike),
         values={"which": [index for _, index in alike]},
-        title=None if power else "GPU {which} cannot start: its interrupts do not arrive",
+        title=None
+        if power
+        else "GPU {which} cannot be initialized: its interrupts are not being delivered",
         remedies=_plug_in(m, _CABLES if power else _INTERRUPTS),
     )
 
 
 _CABLES = (
     "Connect the GPU's power cables",
-    "Shut down, then connect every power socket of the GPU to the power supply with a separate "
-    "cable.",
+    "Shut down the machine, then connect each of the GPU's power connectors to the power supply "
+    "with a separate cable.",
 )
 _INTERRUPTS = (
-    "Update the mainboard's BIOS",
-    "Install the newest BIOS from the mainboard's vendor. If that does not help, move the GPU to "
+    "Update the motherboard BIOS",
+    "Install the latest BIOS from the motherboard vendor. If that does not help, move the GPU to "
     "another slot.",
 )
 

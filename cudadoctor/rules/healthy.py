@@ -145,7 +145,7 @@ def everything_answered(m: Machine) -> None:
     The rule `driver_hangs` says when silence proves a sick driver or GPU.
     """
     nvml, libcuda, torch = m.driver.nvml, m.driver.libcuda, m.torch.imported
-    stuck = "torch hangs while it is imported or starts CUDA"
+    stuck = "torch hangs on import or while initializing CUDA"
     refuse(torch and torch.hung, stuck, "torch.imported.hung")
     for name, fact, number in (
         ("libcuda", "driver.libcuda.signal", libcuda.signal),
@@ -226,7 +226,7 @@ def torch_fits_the_accelerator(m: Machine) -> None:
 
 def promise_is_kept(m: Machine) -> None:
     broken = gpu_present(m) is False and _promise(m)
-    refuse(broken, f"{broken} promises a GPU, but there is none", f"env.{broken}")
+    refuse(broken, f"{broken} indicates a GPU, but there is none", f"env.{broken}")
 
 
 def driver_is_known(m: Machine) -> None:
@@ -260,7 +260,7 @@ def _named_as_unsupported(m: Machine, kb: Knowledge) -> bool:
 def _described(m: Machine, code: OptInt) -> int:
     """How many GPUs the driver describes: all that it counts, and each of them."""
     silent = no_nvml(m) and m.driver.smi.code is None
-    wait(silent, "gpus", "NVML cannot be loaded, and nothing else lists the GPUs")
+    wait(silent, "gpus", "NVML cannot be loaded, and nothing else can list the GPUs")
     code = need(code, "driver.smi.code")
     if code != SUCCESS:
         # Where training works, the GPUs are merely unnamed.
@@ -302,8 +302,8 @@ def _whole_list(m: Machine) -> tuple[Gpu, ...]:
 
 def _refusal(code: int) -> str:
     if code == NOT_FOUND:
-        return "The driver did not start any GPU"
-    return f"The driver does not answer (NVML error {code})"
+        return "The driver did not initialize any GPU"
+    return f"The driver is not responding (NVML error {code})"
 
 
 def _answers(gpu: Gpu) -> bool:
@@ -329,7 +329,7 @@ def cuda_starts(m: Machine) -> None:
 
 
 def _starts(code: OptInt) -> None:
-    refuse(code, f"CUDA does not start (cuInit error {code})", "driver.libcuda.code")
+    refuse(code, f"CUDA cannot initialize (cuInit error {code})", "driver.libcuda.code")
 
 
 def cuda_counts_them_all(m: Machine) -> None:
@@ -430,7 +430,7 @@ def nobody_complains(m: Machine, kb: Knowledge) -> None:
     from cudadoctor.rules.pasted.reported import complaints
 
     failed = any(install.failed for install in m.installs or ()) or complaints(m, kb)
-    wait(failed, "symptoms", "the report shows an error that nothing in it explains")
+    wait(failed, "symptoms", "the report shows an error but nothing that explains it")
     wait(gap_of(m, "symptoms"), "symptoms")
 
 
@@ -465,25 +465,25 @@ REPORT: tuple[Requirement, ...] = (torch_used_a_gpu, nobody_complains)
 _EXPLAINED_BY = tuple(cause for cause in CATALOGUE if cause not in WORDS["explains-no-failure"])
 """Every cause that can make training fail. An explanation counts only where it is as grave."""
 _802 = "CUDA is not ready (error 802: system not yet initialized)"
-_NO_SWITCH = "This system has no NVSwitch, so no fabric manager is missing."
-_STUCK_UVM = "CUDA fails with error 999, although the module nvidia_uvm is loaded"
-_AFTER_SUSPEND = "After a suspend this module can stop working until it is loaded again."
+_NO_SWITCH = "This system has no NVSwitch, so it does not need the fabric manager."
+_STUCK_UVM = "CUDA fails with error 999 even though the nvidia_uvm module is loaded"
+_AFTER_SUSPEND = "After the system suspends, this module can stop working until it is reloaded."
 _WAIT = (
-    "The driver may still be starting, or a MIG change may be under way. If the error stays: a "
-    "vGPU needs its license service, and confidential computing its attestation (`nvidia-smi "
-    "conf-compute -grs` shows the state)."
+    "The driver may still be starting, or a MIG change may be in progress. If the error "
+    "persists, note that a vGPU needs its license service and confidential computing needs "
+    "attestation (`nvidia-smi conf-compute -grs` shows the state)."
 )
 
 _LOG = (
-    "Look for the driver's own message",
-    "Run `sudo dmesg | grep -i nvrm` and search the web for what it prints. For a bug report, add "
-    "the output of `cudadoctor facts`.",
+    "Check the kernel log for the driver's error message",
+    "Run `sudo dmesg | grep -i nvrm` and search the web for its output. If you file a bug "
+    "report, include the output of `cudadoctor facts`.",
 )
 
 
 @rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
 def unknown(m: Machine, kb: Knowledge) -> Answer:
-    """Something that should work here failed. The evidence shows the message.
+    """Something that should work on this system failed. The evidence contains the error message.
 
     This cause is reported only if no other cause is certain or likely. Either torch itself fails,
     or something else fails while the driver and the GPU respond.

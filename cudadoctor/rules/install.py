@@ -81,9 +81,9 @@ _OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
 """What torch is linked with. Of cuDNN's parts, loaded later, cudnn-missing-sublib tells."""
 _NO_METADATA = "its metadata (dist-info) is missing"
 _UNKNOWN_TO_PIP = (
-    "pip does not list it, and parts that torch finds through its metadata are missing."
+    "pip does not list torch, and parts that torch finds through its metadata are missing."
 )
-_STILL_IMPORTS = "torch still imports, but fails as soon as it needs a damaged file."
+_STILL_IMPORTS = "torch can still be imported, but fails as soon as it needs a damaged file."
 _SPOKEN_FOR = WORDS["spoken-for"]
 """Words of import errors that other rules know the cause of, or that a limit of memory has."""
 _NO_MODULE = re.compile(r"No module named '([A-Za-z]\w*)[.']")
@@ -98,7 +98,7 @@ _FROM_OUTSIDE = (9, 24)
     essential=False,
 )
 def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
-    """Files that torch needs are missing, empty or cut short, so `import torch` fails.
+    """Files that torch needs are missing, empty or truncated, so `import torch` fails.
 
     A torch installation is incomplete if pip was killed or the disk filled up during the
     installation, if files were deleted, or if torch was installed with --no-deps, which leaves out
@@ -206,7 +206,9 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
         return None
     return Found(
         evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
-        values={"what": f"it was killed by signal {killed}" if killed else _last_line(error)},
+        values={
+            "what": f"the process was killed by signal {killed}" if killed else _last_line(error)
+        },
         confidence=POSSIBLE if killed else LIKELY,
         remedies=_broken_beside(m, error) + (reinstall_torch(m, kb) or install_torch(m, kb)),
     )
@@ -276,14 +278,15 @@ def module_shadowed(m: Machine) -> Answer:
     severity=INFO,
 )
 def in_a_deleted_folder(m: Machine) -> Answer:
-    """Programs started here cannot find their files, and some builds of torch fail to load.
+    """Programs started from this folder cannot find their files, and some builds of torch fail to
+    load.
 
     The shell is still in a folder that was deleted or recreated: `ls` shows nothing, and `pwd` may
     still print the folder's name. Libraries that look up their own path, such as Intel's MKL in
     torch, then stop with an error about a file that does exist. cudadoctor tested torch from
     another folder.
 
-    Fix: change to a folder that exists. If the folder was recreated, `cd "$PWD"` is enough.
+    Fix: change to an existing folder. If the folder was recreated, `cd "$PWD"` is enough.
     """
     if not m.python.nowhere:
         return None
@@ -291,9 +294,9 @@ def in_a_deleted_folder(m: Machine) -> Answer:
         evidence=("python.nowhere",),
         remedies=by_hand(
             "change-folder",
-            "Change to a folder that exists",
-            'Run `cd ~` and start the program there. If the folder was created again, `cd "$PWD"` '
-            "is enough.",
+            "Change to an existing folder",
+            "Run `cd ~` and start the program from there. If the folder has been recreated, `cd "
+            '"$PWD"` is enough.',
         ),
     )
 
@@ -306,7 +309,7 @@ _YOURS = (
 
 @rule("torch-duplicate", title="{what}", essential=False)
 def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
-    """Python imports the first torch on its path, while pip may report another one.
+    """Python imports the first torch on its path, but pip may report a different one.
 
     A torch.py file or torch folder of your own is imported first if the program starts in the
     folder that contains it. Otherwise, conda and pip both installed torch into one environment, or
@@ -350,8 +353,8 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
         return by_hand(
             "rename-local-torch",
             f"Rename {first.path}",
-            f"Give {first.path} another name, or start the program in another folder. `python -P` "
-            "ignores the script's own folder.",
+            f"Rename {first.path}, or start the program in another folder. `python -P` makes "
+            "Python ignore the script's own folder.",
         )
     mark = ";" if m.platform.system == "Windows" else ":"
     named = variable(m, "PYTHONPATH").split(mark)
@@ -360,13 +363,16 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
         if not rest:
             return unset_variables(m, "PYTHONPATH")
         title = (
-            f"Take {listed([entry for entry in named if _holds(entry, first.path)])} off PYTHONPATH"
+            f"Remove {listed([entry for entry in named if _holds(entry, first.path)])} from "
+            "PYTHONPATH"
         )
         return set_variables("trim-pythonpath", title, {"PYTHONPATH": mark.join(rest)})
     user = m.python.user_site
     if user and any(copy.path.startswith(user) for copy in copies):
         values = {"PYTHONNOUSERSITE": "1"}
-        (ignored,) = set_variables("no-user-site", "Ignore the packages of the user site", values)
+        (ignored,) = set_variables(
+            "no-user-site", "Ignore packages in the user site-packages folder", values
+        )
         mine = first.path.startswith(user) and first.kind == "distribution"
         return (replace(ignored, note=_FOR_GOOD) if mine else ignored,)
     if len({copy.path for copy in copies}) == 1:
@@ -377,14 +383,15 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
     return (remove_system_torch(m) if others and systems else ()) or by_hand(
         "remove-other-torch",
         "Keep only one copy of torch",
-        f"Keep the copy in {kept}. Uninstall the one in {listed(others)} with the Python it "
-        "belongs to, or take that folder off the path.",
+        f"Keep the copy in {kept}. Uninstall the one in {listed(others)} using the Python it "
+        "belongs to, or remove that folder from Python's search path.",
     )
 
 
 _FOR_GOOD = (
-    "For good: `python -m pip uninstall torch` takes the copy that Python finds first. pip names "
-    "its folder and asks; other Pythons of this version lose that copy too."
+    "To fix this permanently, run `python -m pip uninstall torch`, which removes the copy that "
+    "Python finds first. pip shows the folder and asks for confirmation; other Pythons of the "
+    "same version lose that copy too."
 )
 
 
@@ -440,7 +447,7 @@ def _own_pip(m: Machine) -> Remedies:
         text += f" Or activate the environment first: `source {prefix}/bin/activate`."
     elif prefix.startswith("/") and kind.startswith("conda"):
         text += f" Or activate the environment first: `conda activate {prefix}`."
-    return by_hand("use-own-pip", "Use the pip of this Python", text)
+    return by_hand("use-own-pip", "Use this Python's pip", text)
 
 
 def _folder(path: str) -> str:
@@ -450,7 +457,7 @@ def _folder(path: str) -> str:
 
 @rule(
     "disk-full",
-    title="Too little disk space to install torch: {free} free in {place}",
+    title="Not enough disk space to install torch: {free} free in {place}",
     severity=INFO,
 )
 def disk_full(m: Machine, kb: Knowledge) -> Answer:
@@ -495,7 +502,10 @@ def _room(m: Machine, *, temporary_only: bool, wheel: int) -> Remedies:
         )
     need_free = f"Free {_megabytes(wheel)} or more there"
     if temporary_only:
-        text = "Set TMPDIR to a folder on the environment's disk, which has room, and try again."
+        text = (
+            "Set TMPDIR to a folder on the environment's disk, which has enough space, and try "
+            "again."
+        )
         return by_hand("tmpdir", "Let pip use a larger disk for its temporary files", text)
     return by_hand(
         "free-disk",
@@ -515,8 +525,8 @@ def _megabytes(size: int) -> str:
     severity=WARNING,
 )
 def pynvml_conflict(m: Machine) -> Answer:
-    """The last one installed wins, and programs that query the GPU may then fail. Training itself
-    needs neither.
+    """The last one installed wins, and programs that query the GPU may then fail. Training needs
+    neither package.
 
     Before release 12, the pynvml package installed its own pynvml.py, which is also a file of
     nvidia-ml-py. Uninstalling either package then deletes the file for both. From release 12 on,
@@ -542,8 +552,8 @@ def pynvml_conflict(m: Machine) -> Answer:
 
 @rule("windows-runtime-dll", title="A DLL that torch needs could not be loaded", essential=False)
 def windows_runtime_dll(m: Machine) -> Answer:
-    """Windows names the DLL that torch asked for, not the one that is missing behind it: usually
-    the Visual C++ runtime.
+    """Windows reports the DLL that torch tried to load, not the missing DLL that it depends on,
+    which is usually part of the Visual C++ runtime.
 
     The error is "WinError 126", "WinError 1114" or "DLL load failed". For some torch releases, the
     missing file is libomp140.x86_64.dll.

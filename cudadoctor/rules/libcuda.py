@@ -43,7 +43,7 @@ _COMPAT_WORDS = (
 @rule("device-permission", title="Your user has no permission to open the GPU's device files")
 def device_permission(m: Machine) -> Answer:
     """The files under /dev belong to a group that your user is not in. Joining that group is
-    enough: do not run as root, and do not open the files to everyone.
+    enough; do not run as root or make the files accessible to everyone.
 
     Opening a device file fails with "Permission denied" (EACCES, 13), nvidia-smi reports
     "Insufficient Permissions", and your program works as root. To check by hand: run `ls -l
@@ -74,7 +74,7 @@ def device_permission(m: Machine) -> Answer:
         values={"nodes": [node.path for node in refused]},
         why=_LABELLED[1]
         if labelled
-        else "The files under /dev belong to root alone, so joining a group is not enough."
+        else "The files under /dev belong only to root, so joining a group is not enough."
         if refused and not m.container.kind and {node.group for node in refused} == {"root"}
         else None,
         sure=refused,
@@ -83,9 +83,9 @@ def device_permission(m: Machine) -> Answer:
 
 
 _LABELLED = (
-    "A security module (SELinux) refuses the GPU's device files",
-    "The mode of the files under /dev lets everybody open them, and opening them still fails with "
-    "EACCES. So no group is missing: SELinux or AppArmor refuses it.",
+    "A security module such as SELinux blocks access to the GPU's device files",
+    "The permissions under /dev allow everyone to open these files, but opening them still fails "
+    "with EACCES. So the cause is not a missing group; SELinux or AppArmor denies access.",
 )
 
 
@@ -108,7 +108,7 @@ def _refused(m: Machine) -> list[Node]:
     title="The cuda-compat libcuda does not work with this GPU or driver",
 )
 def cuda_compat_conflict(m: Machine) -> Answer:
-    """The cuda-compat packages contain a newer libcuda, which works on data center GPUs only.
+    """The cuda-compat packages contain a newer libcuda, which works only on data center GPUs.
 
     CUDA fails with "forward compatibility was attempted on non supported HW" (error 804) on
     GeForce and most RTX cards. It fails with "system has unsupported display driver / cuda driver
@@ -149,12 +149,12 @@ def cuda_compat_conflict(m: Machine) -> Answer:
 
 @rule("libcuda-stub", title="CUDA loads the wrong libcuda: {path}")
 def libcuda_stub(m: Machine) -> Answer:
-    """The loader finds this file before the libcuda.so.1 of the driver.
+    """The loader finds this file before the driver's libcuda.so.1.
 
     The CUDA toolkit's stubs directory contains an empty libcuda that is meant only for linking. If
     it is loaded, CUDA fails with "CUDA driver is a stub library" (error 34). An old libcuda from
-    another driver release does not match the loaded kernel module. To check by hand: run `ldconfig
-    -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
+    another driver release does not match the loaded kernel module. To check by hand: run Run
+    `ldconfig -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
 
     Look-alikes: if the wrong libcuda is in a compat directory, the cause is cuda-compat-conflict.
     If nvidia-smi fails too, the driver's own packages do not match, and the cause is
@@ -209,14 +209,14 @@ def off_the_path(m: Machine, path: str) -> Remedies:
 
 @rule(
     "uvm-not-loaded",
-    title="CUDA cannot start (error 999): the nvidia_uvm module is not loaded",
+    title="CUDA cannot initialize (error 999): the nvidia_uvm module is not loaded",
 )
 def uvm_not_loaded(m: Machine) -> Answer:
     """nvidia-smi needs only the nvidia module, but CUDA needs nvidia_uvm too.
 
-    torch says "CUDA unknown error - this may be due to an incorrectly set up environment" and
-    blames CUDA_VISIBLE_DEVICES, which is hardly ever the reason. To check by hand: run `lsmod |
-    grep nvidia_uvm` and `ls -l /dev/nvidia-uvm`. A missing device file is normal right after boot:
+    torch reports "CUDA unknown error - this may be due to an incorrectly set up environment" and
+    blames CUDA_VISIBLE_DEVICES, which is rarely the cause. To check by hand: run Run `lsmod | grep
+    nvidia_uvm` and `ls -l /dev/nvidia-uvm`. The device file is normally missing right after boot:
     the first CUDA program creates it.
 
     Look-alikes: if the module is loaded and its device file can be opened, CUDA most likely broke
@@ -241,7 +241,7 @@ def uvm_not_loaded(m: Machine) -> Answer:
     code = UNKNOWN if message else need(libcuda.code, "driver.libcuda.code")
     if code != UNKNOWN or libcuda.clean_code == SUCCESS or missing is False:
         return None
-    title = "CUDA cannot start (error 999): /dev/nvidia-uvm cannot be opened"
+    title = "CUDA cannot initialize (error 999): /dev/nvidia-uvm cannot be opened"
     return Found(
         title=title if "nvidia_uvm" in (m.driver.modules or ()) else None,
         evidence=(message or "driver.libcuda.code", "driver.modules", "driver.nodes"),

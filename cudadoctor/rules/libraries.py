@@ -52,8 +52,8 @@ _OTHERS = r"lib(cudart|nvrtc|cupti|cusparse|cufft|curand|cusolver|cufile|nvTools
     essential=False,
 )
 def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
-    """torch was compiled against exact versions of the CUDA libraries, and another version has
-    taken the place of one of them.
+    """torch was built against specific versions of the CUDA libraries, and one of them has been
+    replaced by a different version.
 
     torch pins its CUDA library wheels in its metadata: individually up to torch 2.10, and through
     the cuda-toolkit package from 2.11 on. Either another package, an upgrade or a requirements
@@ -171,7 +171,7 @@ def _pinned_again(
     essential=False,
 )
 def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
-    """torch is compiled against its own cuDNN and refuses to run with an older one.
+    """torch is built against its own cuDNN and refuses to run with an older one.
 
     The files mapped into the process show which cuDNN is loaded. If torch has not been imported,
     the loader's search order predicts it: LD_PRELOAD, the RPATH of the library that needs cuDNN,
@@ -196,7 +196,8 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
-    """cuBLAS and cuBLASLt must have exactly the same version, and one of them is not torch's.
+    """cuBLAS and cuBLASLt must be exactly the same version, but one of them is not the copy that
+    ships with torch.
 
     An older copy of cuBLAS or cuBLASLt lacks functions ("undefined symbol: cublasLt...") or makes
     matrix products fail. CUBLAS_STATUS_NOT_INITIALIZED alone usually means that the GPU is out of
@@ -215,7 +216,7 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
-    """torch includes its own NCCL; an older one lacks functions that torch calls.
+    """torch ships with its own NCCL; an older copy lacks functions that torch calls.
 
     You see "undefined symbol: ncclCommWindowRegister" or another missing function when torch is
     imported, or ranks that report different NCCL versions. A newer NCCL works, but it is reported
@@ -234,8 +235,8 @@ def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
-    """cuSPARSE needs a function that is named after its CUDA version, and an older nvJitLink lacks
-    it.
+    """cuSPARSE needs a function whose name contains its CUDA version, and an older nvJitLink lacks
+    that function.
 
     You see "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12". The number in
     the symbol is the CUDA version of the cuSPARSE that needs it. Usually, the lib64 folder of an
@@ -256,8 +257,8 @@ def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
-    """torch was compiled against its own copy; a library from another CUDA installation is loaded
-    first.
+    """torch was built against its own copy of this library, but the copy from another CUDA
+    installation is loaded first.
 
     cuda-lib-shadowed covers the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND,
     cuSOLVER and NVSHMEM. An older copy of a library lacks functions; a newer copy of the same
@@ -327,11 +328,11 @@ def _by_words(m: Machine, kb: Knowledge, spoken: str, pattern: str) -> Found:
 
 @rule(
     "cudnn-missing-sublib",
-    title="cuDNN is incomplete or mixed: {what}",
+    title="cuDNN is incomplete or has mixed versions: {what}",
     essential=False,
 )
 def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
-    """cuDNN loads its parts when they are first used, and all of them must have the same version.
+    """cuDNN loads its sublibraries on first use, and all of them must be the same version.
 
     You see "Unable to load any of libcudnn_ops.so.9" or CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH.
     Files of cuDNN were deleted, or two wheels overwrote each other's files.
@@ -345,7 +346,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     """
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
     spoken = error_with(m, *words, pasted=False)
-    what, evidence = "its own error message says so", spoken
+    what, evidence = "cuDNN's own error message reports this", spoken
     if not spoken and applies(m):
         what, evidence = _odd_part(m)
     if not evidence:

@@ -49,7 +49,8 @@ _BUSY = ("devices are busy or unavailable", "device(s) is/are busy or unavailabl
     title="The NVSwitch fabric is not ready (CUDA error 802)",
 )
 def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
-    """On machines with NVSwitch, CUDA waits for the fabric manager, while nvidia-smi looks fine.
+    """On machines with NVSwitch, CUDA cannot initialize until the fabric manager is ready, even
+    though nvidia-smi works.
 
     torch says "Unexpected error from cudaGetDeviceCount() ... Error 802: system not yet
     initialized". The nvidia-fabricmanager service must be running, and its version must exactly
@@ -78,9 +79,10 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
         values={"version": fabric.version, "driver": driver} if state == "differs" else {},
         # What a container does not show may be on its host.
         title=None if state == "absent" and m.container.kind else _FABRIC.get(state or ""),
-        why="The two versions must match exactly, or CUDA stays uninitialized."
+        why="The two versions must match exactly, or CUDA cannot initialize."
         if state == "differs"
-        else "With NVLink 5 it needs the daemon nvlsm, over the kernel module ib_umad."
+        else "With NVLink 5, the fabric manager needs the nvlsm daemon and the ib_umad kernel "
+        "module."
         if state == "failed" and has_nvlink_5(m)
         else None,
         confidence=CERTAIN if sure else LIKELY if joined else POSSIBLE,
@@ -106,30 +108,40 @@ def start_fabric(m: Machine) -> Remedies:
     text, title = None, _START
     if not commands:
         commands = (("systemctl", "enable", "--now", "nvidia-fabricmanager"),)
-        text = f"First install nvidia-fabricmanager {driver}, exactly the driver's version."
-        text = text if driver else "First install nvidia-fabricmanager in the driver's version."
+        text = (
+            f"First install nvidia-fabricmanager {driver}: it must be exactly the same version "
+            "as the driver."
+        )
+        text = (
+            text
+            if driver
+            else (
+                "First install nvidia-fabricmanager: it must be exactly the same version as the driver."
+            )
+        )
     elif len(commands) > 1:
         title = f"Install and start fabric manager {driver}"
         if m.driver.fabric.version == m.driver.version:
-            title = "Install nvlsm, which NVLink 5 needs, and start the fabric manager"
+            title = "Install nvlsm (required for NVLink 5) and start the fabric manager"
     elif state == "active":
         title = "Restart the fabric manager"
-    notes = ["Stop CUDA programs first and start them again afterwards."]
+    notes = ["Stop all CUDA programs first, and restart them when you are done."]
     if text and (state is None or m.container.kind):
         notes.insert(0, text)
         text = None
     if state == "failed":
-        notes.append("If it fails again, `journalctl -u nvidia-fabricmanager` says why.")
+        notes.append("If the service fails again, `journalctl -u nvidia-fabricmanager` shows why.")
     step = Remedy(id="fabric-manager", title=title, where=keeper_of(m), needs_root=True)
     return (replace(step, commands=commands, manual=text, note=" ".join(notes)),)
 
 
 @rule(
     "confidential-computing",
-    title="Confidential computing is on, but the GPUs are not set ready (error 802)",
+    title="Confidential computing is on, but the GPUs are not in the ready state (error 802)",
 )
 def confidential_computing(m: Machine) -> Answer:
-    """Until the GPUs are set ready, CUDA programs fail with error 802, while nvidia-smi works.
+    """Until the GPUs are set to the ready state, CUDA programs fail with error 802, even though
+    nvidia-smi works.
 
     With confidential computing, a GPU accepts no work until it has been attested. A service in the
     virtual machine then sets the GPU to the ready state. `nvidia-smi conf-compute -grs` shows the
@@ -151,18 +163,19 @@ def confidential_computing(m: Machine) -> Answer:
         evidence=("driver.confidential", "driver.confidential_ready"),
         remedies=set_gpus(
             m,
-            "Set the GPUs ready",
+            "Set the GPUs to the ready state",
             "nvidia-smi conf-compute -srs 1",
             (),
             id="confidential-ready",
-            note="It skips the attestation: if you rely on that, start its service instead.",
+            note="This skips attestation. If you rely on attestation, start the attestation "
+            "service instead.",
         ),
     )
 
 
 @rule("gpu-excluded", title="The driver setting NVreg_ExcludedGpus hides {count} GPUs")
 def gpu_excluded(m: Machine) -> Answer:
-    """The kernel module leaves these GPUs alone, so neither CUDA nor nvidia-smi shows them.
+    """The kernel module ignores these GPUs, so neither CUDA nor nvidia-smi shows them.
 
     Somebody set NVreg_ExcludedGpus on purpose, usually for a GPU that is broken or reserved. If
     other GPUs are still available, this finding is for information only. NVML still counts the
@@ -177,11 +190,11 @@ def gpu_excluded(m: Machine) -> Answer:
     left = live_gpus(m) or cuda_works(m)
     remedies = by_hand(
         "include-gpus",
-        "Remove the setting NVreg_ExcludedGpus",
-        "Find it with `grep -rs ExcludedGpus /etc/modprobe.d /proc/cmdline` and remove it. Then "
-        "rebuild the initramfs (`update-initramfs -u` or `dracut --force`) and restart.",
+        "Remove the NVreg_ExcludedGpus setting",
+        "Find the setting with `grep -rs ExcludedGpus /etc/modprobe.d /proc/cmdline` and remove "
+        "it. Then rebuild the initramfs (`update-initramfs -u` or `dracut --force`) and restart.",
         keeper_of(m),
-        note="Leave it if the GPU was excluded because it is broken.",
+        note="Keep the setting if the GPU was excluded because it is faulty.",
     )
     return Found(
         title="The driver setting NVreg_ExcludedGpus hides a GPU"
@@ -196,7 +209,8 @@ def gpu_excluded(m: Machine) -> Answer:
 
 @rule("compute-mode", title="The GPU is busy or unavailable (CUDA error 46)")
 def compute_mode(m: Machine) -> Answer:
-    """The GPU takes no new CUDA program: its mode forbids that, or something still holds the GPU.
+    """The GPU accepts no new CUDA programs: either its compute mode forbids them, or something is
+    still using the GPU.
 
     torch says "CUDA error: CUDA-capable device(s) is/are busy or unavailable" (error 46), even
     though it reports the right number of GPUs. `nvidia-smi -q -d COMPUTE` shows the mode:
@@ -221,7 +235,7 @@ def compute_mode(m: Machine) -> Answer:
     if taken and not prohibited:
         held = [process for gpu in taken for process in gpu.processes or ()]
         values["process"] = f"{held[0].name or 'a process'} (pid {held[0].pid})"
-        title = "GPU {which} admits one process at a time and is in use by {process}"
+        title = "GPU {which} allows only one process at a time and is in use by {process}"
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
         values=values,
@@ -232,15 +246,18 @@ def compute_mode(m: Machine) -> Answer:
     )
 
 
-_HELD = "A process that is ending, a dead MPS daemon or a GPU that needs a reset can cause this."
+_HELD = (
+    "Possible causes are a process that is still exiting, a dead MPS daemon, or a GPU that needs "
+    "a reset."
+)
 _PROHIBITED = (
-    "Compute mode Prohibited on GPU {which}: no CUDA program may use it",
-    "Somebody set this mode. In mode Default all programs may use the GPU.",
+    "GPU {which} is in compute mode Prohibited, so no CUDA program can use it",
+    "Someone set this mode. In Default mode, all programs can use the GPU.",
 )
 _EXCLUSIVE = (
-    "GPU {which} admits one process at a time and is in use",
-    "Its compute mode is exclusive. On shared machines the administrator sets that on purpose, so "
-    "that no job disturbs another.",
+    "GPU {which} allows only one process at a time and is in use",
+    "Its compute mode is exclusive. On shared machines, administrators set this mode on purpose "
+    "so that jobs do not interfere with each other.",
 )
 
 
@@ -248,15 +265,15 @@ def _admit(m: Machine, shut: list[Gpu]) -> Remedies:
     """Another GPU first; a running job keeps its GPU, and the mode is the administrator's."""
     exclusive = any(gpu.compute_mode == "exclusive" for gpu in shut)
     running = [process for gpu in shut for process in gpu.processes or ()]
-    note = "The mode protects a running job: wait until it has ended." if exclusive else None
-    title = f"Set GPU {indexes_of(shut)} to compute mode Default"
+    note = "This mode protects a running job; wait until that job finishes." if exclusive else None
+    title = f"Set the compute mode of GPU {indexes_of(shut)} to Default"
     mode = set_gpus(m, title, "nvidia-smi -i {gpus} -c 0", shut, id="compute-mode", note=note)
     if exclusive and running:
         mode = tuple(replace(way, where="admin") for way in mode)
     return busy_gpus(m, shut) + mode if exclusive else mode
 
 
-_MPS = "If you use MPS, start it again: `nvidia-cuda-mps-control -d`."
+_MPS = "If you use MPS, restart its daemon: `nvidia-cuda-mps-control -d`."
 
 
 def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
@@ -266,11 +283,13 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
     known = on_linux(m) and bool(nodes)
     look = Remedy(
         id="free-gpu",
-        title="Find out what holds the GPU",
+        title="Find out what is using the GPU",
         where=keeper_of(m),
         needs_root=known,
         commands=(("fuser", "-v", *nodes) if known else ("nvidia-smi",),),
-        note=f"Stop your own programs. {_MPS}" if known else "Stop your own programs.",
+        note=f"If your own programs are listed, stop them. {_MPS}"
+        if known
+        else "If your own programs are listed, stop them.",
     )
     return look, *(reset_gpus(m, *gpus) if gpus else ())
 
@@ -280,7 +299,8 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
     title="CUDA does not see GPU {indexes}: it is in MIG mode and has no MIG instance",
 )
 def mig_misconfigured(m: Machine) -> Answer:
-    """In MIG mode, programs can only use MIG instances. A restart of the machine removes them.
+    """In MIG mode, programs can use only MIG instances. Restarting the machine removes all
+    instances.
 
     CUDA finds no device ("No CUDA GPUs are available"), and `nvidia-smi` prints "No MIG devices
     found". `nvidia-smi -L` lists the instances with their UUIDs. When an instance is recreated, it
@@ -307,8 +327,8 @@ def mig_misconfigured(m: Machine) -> Answer:
         return None
     living = [uuid for gpu in live for uuid in gpu.mig_devices or ()] if stale else []
     wrong_name = living or not empty
-    title = "CUDA_VISIBLE_DEVICES names a MIG instance that does not exist"
-    why = "MIG instances get new UUIDs when they are made again, for instance after a restart."
+    title = "CUDA_VISIBLE_DEVICES refers to a MIG instance that does not exist"
+    why = "MIG instances get new UUIDs when they are recreated, for example after a restart."
     return Found(
         title=title if wrong_name else None,
         why=why if wrong_name else None,
@@ -326,6 +346,6 @@ def _name_a_living(m: Machine, living: list[str]) -> Remedies:
     if m.container.scheduler or m.container.kind == "kubernetes":
         return grant_gpu(m)
     values = {"CUDA_VISIBLE_DEVICES": living[0]}
-    (named,) = set_variables("mig-uuid", "Use a MIG instance that exists", values)
-    others = f"A process can use one instance. The others here: {', '.join(living[1:])}."
+    (named,) = set_variables("mig-uuid", "Use an existing MIG instance", values)
+    others = f"A process can use only one instance. The other instances: {', '.join(living[1:])}."
     return (replace(named, note=others) if living[1:] else named,)

@@ -31,7 +31,7 @@ _OLDEST_GLIBC = Version("2.17")
     title="WSL cannot reach the GPU: {what}",
 )
 def wsl_setup(m: Machine) -> Answer:
-    """WSL 2 uses the Windows driver, whose libraries it mounts under /usr/lib/wsl/lib.
+    """WSL 2 uses the Windows driver and mounts its libraries under /usr/lib/wsl/lib.
 
     A Linux driver installed inside WSL hides the libraries of the Windows driver. WSL 1 does not
     support GPUs. If /dev/dxg is missing, Windows or its display driver is too old, or WSL is
@@ -67,7 +67,7 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
         return ("this is WSL 1", "platform.wsl", True) if wanted else None
     for package in m.driver.packages or ():
         if is_driver(package):
-            what = f"the Linux driver package {package.name} is installed in it"
+            what = f"the Linux driver package {package.name} is installed inside WSL"
             return what, "driver.packages", True
     known = any(folder in path for folder in (_WINDOWS_LIBRARIES, "/stubs/", "/compat"))
     if path and failed and not known:
@@ -75,9 +75,9 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
     if wanted and container.dxg is False:
         return "/dev/dxg is missing", "container.dxg", True
     if wanted and container.wsl_libs is False and not started(m):
-        return "the libraries of the Windows driver are missing", "container.wsl_libs", True
+        return "the Windows driver's libraries are missing", "container.wsl_libs", True
     if wanted and container.wsl_libs and libcuda.loads is False:
-        return "the loader does not find the Windows driver's libcuda", "driver.libcuda.why", True
+        return "the loader cannot find the Windows driver's libcuda", "driver.libcuda.why", True
     if failed and libcuda.code != 34 and libcuda.clean_code != 0 and "/compat" not in path:
         return f"cuInit fails with error {libcuda.code}", "driver.libcuda.code", False
     return None
@@ -85,7 +85,7 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
 
 @rule("jetson-build", title="torch {torch} was not built for the Jetson's GPU")
 def jetson_build(m: Machine, kb: Knowledge) -> Answer:
-    """The generic torch builds for ARM are for servers or for the CPU, not for a Jetson.
+    """The generic ARM builds of torch are for servers or for the CPU, not for a Jetson.
 
     torch says "no kernel image is available for execution on the device", or
     torch.cuda.is_available() is False. To check by hand: `cat /etc/nv_tegra_release` shows the L4T
@@ -131,10 +131,10 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """PyTorch publishes no wheels for this platform.
 
     pip says "No matching distribution found for torch", or the import fails with "version
-    `GLIBC_2.28' not found". PyTorch publishes wheels for 64-bit Python on x86-64 and ARM Linux
-    with glibc, on Windows, and on Macs with Apple silicon. There are no wheels for Alpine (musl),
-    32-bit Python or other CPU architectures, and none for Intel Macs since torch 2.3. To check by
-    hand: run `uname -m` and `ldd --version`.
+    `GLIBC_2.28' not found". PyTorch publishes wheels for 64-bit Python on x86-64 and ARM Linux with
+    glibc, on Windows, and on Macs with Apple silicon. There are no wheels for Alpine (musl), 32-bit
+    Python or other CPU architectures, and none for Intel Macs since torch 2.3. To check by hand:
+    run Run `uname -m` and `ldd --version`.
 
     Look-alikes: if another Python version would work, the cause is torch-python-unsupported. If
     another package index has the build, the cause is torch-index-wrong.
@@ -162,7 +162,7 @@ def _unsupported(m: Machine) -> StrPair:
     if need(m.python.bits, "python.bits") == 32:
         return "32-bit Python", "python.bits"
     if machine not in ("x86_64", "amd64", "aarch64", "arm64"):
-        return f"{machine} processors", "platform.machine"
+        return f"{machine} CPUs", "platform.machine"
     if system == "Darwin" and machine in ("x86_64", "amd64") and not m.torch.installed:
         return "Intel Macs (since torch 2.3)", "platform.machine"
     if system != "Linux":
@@ -178,7 +178,7 @@ def _elsewhere() -> Remedies:
     return by_hand(
         "other-platform",
         "Run torch on a supported platform",
-        "Use a system with glibc and a 64-bit Python, for example a container from "
-        "python:3.12-slim, or another computer.",
+        "Use a system with glibc and a 64-bit Python: for example, another computer or a "
+        "container from the python:3.12-slim image.",
         "admin",
     )

@@ -111,9 +111,9 @@ _FILES_WORDS = ("too many open files", "received 0 items of ancdata")
 _LEAST_FILES = 1024
 _ALLOCATOR_WORDS = ("unrecognized cachingallocator option", "unrecognized key")
 _SLOWER = {
-    "CUDA_LAUNCH_BLOCKING": "each kernel has to finish before the next one starts",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor takes its memory from the driver",
-    "CUDA_FORCE_PTX_JIT": "all kernels are compiled again when the program starts",
+    "CUDA_LAUNCH_BLOCKING": "each kernel must finish before the next one starts",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor gets its memory directly from the driver",
+    "CUDA_FORCE_PTX_JIT": "all kernels are recompiled when the program starts",
 }
 _JOB = {
     "slurm": ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"),
@@ -158,11 +158,11 @@ def visible_count(m: Machine) -> OptInt:
     title="CUDA_VISIBLE_DEVICES={value} hides every GPU",
 )
 def visible_devices_hides_gpu(m: Machine) -> Answer:
-    """CUDA shows a program only the GPUs in this list, so torch sees {left} of {all}. nvidia-smi
-    ignores the variable and shows them all.
+    """Programs see only the GPUs in this list, so torch sees {left} of {all}. nvidia-smi ignores
+    the variable and shows all GPUs.
 
     torch reports "No CUDA GPUs are available" or "invalid device ordinal". To check by hand: run
-    `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
+    Run `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
 
     CUDA reads the list from left to right and silently stops at the first invalid entry: on a
     machine with two GPUs, "0,7,1" leaves only GPU 0. If a GPU is listed twice, if the value is
@@ -207,18 +207,18 @@ def _right_list(m: Machine, value: str, left: Visible) -> Remedies:
         own = _own_of_job(m, len(uuids))
         promised = by_hand(
             "leave-to-scheduler",
-            "Leave CUDA_VISIBLE_DEVICES to the scheduler",
-            "Delete the line that sets it in ~/.bashrc or in the job script, then start the job "
-            "again.",
+            "Let the scheduler set CUDA_VISIBLE_DEVICES",
+            "Delete the line that sets CUDA_VISIBLE_DEVICES from ~/.bashrc or the job script, "
+            "then submit the job again.",
         )
-        return _show(own, "Set CUDA_VISIBLE_DEVICES to the GPUs of this job") or (
+        return _show(own, "Set CUDA_VISIBLE_DEVICES to this job's GPUs") or (
             promised if promised_by_scheduler(m) else grant_gpu(m)
         )
     found = (_device(entry, uuids)[0] for entry in value.split(","))
     valid = dict.fromkeys(str(index) for index in found if index is not None)
     unset = unset_variables(m, _NAME)
     if left.stop and 0 < len(valid) < len(uuids) and not value.strip().startswith(_NAMED):
-        return _show(tuple(valid), "Set CUDA_VISIBLE_DEVICES to the GPUs that exist") + unset
+        return _show(tuple(valid), "Set CUDA_VISIBLE_DEVICES to GPUs that exist") + unset
     return unset
 
 
@@ -241,8 +241,8 @@ def _show(numbers: Strings, title: str) -> Remedies:
 
 @rule("scheduler-no-gpu", title="This {scheduler} job did not request a GPU")
 def scheduler_no_gpu(m: Machine) -> Answer:
-    """The node has GPUs, but a job sees only those that it requested. Setting
-    CUDA_VISIBLE_DEVICES by hand fails, or takes a GPU from somebody else's job.
+    """The node has GPUs, but a job sees only the ones it requested. Setting CUDA_VISIBLE_DEVICES by
+    hand either fails or takes a GPU from someone else's job.
 
     The job has an ID but no list of GPUs, and CUDA_VISIBLE_DEVICES is empty or "NoDevFiles". To
     check by hand: `scontrol show job $SLURM_JOB_ID` shows no gres/gpu under TRES.
@@ -251,7 +251,7 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     GPUs without requesting them, and nothing is reported. If the job runs a container, the GPU
     must be passed to the container as well; otherwise the cause is container-no-gpu.
 
-    Fix: request a GPU when the job starts, for example with `srun --gres=gpu:1`.
+    Fix: request a GPU when you start the job, for example with `srun --gres=gpu:1`.
     """
     scheduler = m.container.scheduler or ""
     if scheduler not in _JOB or cuda_works(m) or cpu_on_purpose(m):
@@ -279,7 +279,7 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     severity=WARNING,
 )
 def memory_held_by_others(m: Machine) -> Answer:
-    """GPU {first} has {free} of {memory} free, and your program has not even started.
+    """GPU {first} has only {free} of {memory} free before your program has even started.
 
     Programs stop with "CUDA out of memory", often when they create their first tensor.
     `nvidia-smi` lists the processes that use the memory. Memory that no listed process uses
@@ -332,11 +332,11 @@ def _gibibytes(size: int) -> str:
 
 @rule("ulimit", title="The open-file limit is {nofile} (ulimit -n)", severity=WARNING)
 def too_few_files(m: Machine) -> Answer:
-    """DataLoader workers pass tensors as open files. With fewer than 1024 they soon stop with "Too
-    many open files".
+    """DataLoader workers share tensors through open files. With a limit below 1024, they soon fail
+    with "Too many open files".
 
-    The error is errno 24 or "received 0 items of ancdata". To check by hand: run `ulimit -n`. The
-    usual limit is 1024, which is enough for a few DataLoader workers.
+    The program fails with errno 24 or "received 0 items of ancdata". To check by hand: run `ulimit
+    -n`. The usual limit is 1024, which is enough for a few DataLoader workers.
 
     Look-alikes: if the error is a bus error or errno 28, the cause is shm-too-small.
 
@@ -362,12 +362,12 @@ def too_few_files(m: Machine) -> Answer:
 
 @rule(
     "env-var-misconfigured",
-    title="torch cannot read the options in {name}",
+    title="torch cannot parse the options in {name}",
     essential=False,
 )
 def allocator_option(m: Machine) -> Answer:
-    """torch expects key:value pairs, separated by commas, such as max_split_size_mb:128. It stops
-    at the first one that it does not know.
+    """torch expects comma-separated key:value pairs, such as max_split_size_mb:128. It stops at the
+    first key it does not recognize.
 
     The error is "Unrecognized CachingAllocator option" or "Unrecognized key", and appears when the
     first tensor is created on the GPU. An option that was added in a newer torch release fails
@@ -398,7 +398,7 @@ def allocator_option(m: Machine) -> Answer:
     essential=False,
 )
 def slower_by_variable(m: Machine) -> Answer:
-    """It is a switch for debugging: {effect}.
+    """This variable is meant for debugging: {effect}.
 
     NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are deliberate choices and are not reported as
     env-var-misconfigured.
@@ -425,7 +425,7 @@ def slower_by_variable(m: Machine) -> Answer:
     title="CUDA fails because of an environment variable",
 )
 def broken_by_environment(m: Machine) -> Answer:
-    """cuInit fails with {code}, but works without LD_LIBRARY_PATH, LD_PRELOAD and
+    """cuInit fails with error {code}, but works without LD_LIBRARY_PATH, LD_PRELOAD and
     CUDA_VISIBLE_DEVICES.
 
     LD_LIBRARY_PATH, LD_PRELOAD or CUDA_VISIBLE_DEVICES loads a library that comes between the
@@ -441,11 +441,11 @@ def broken_by_environment(m: Machine) -> Answer:
     if libcuda.code in _MPS_FAILED and _MPS in env:
         full = libcuda.code in _MPS_FULL
         return Found(
-            title="The CUDA MPS server takes no more clients"
+            title="The CUDA MPS server cannot accept more clients"
             if full
-            else "The CUDA MPS daemon is not running or does not answer",
-            why="{name} sends every CUDA program to that daemon, and cuInit fails with {code}. "
-            "Without the variable, CUDA runs without MPS.",
+            else "The CUDA MPS daemon is not running or not responding",
+            why="{name} makes every CUDA program use MPS, and cuInit fails with error {code}. If "
+            "the variable is unset, CUDA runs without MPS.",
             evidence=("driver.libcuda.code", f"env.{_MPS}"),
             values={"code": libcuda.code, "name": _MPS},
             sure=False,

@@ -71,11 +71,11 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
 
 @rule(
     "thermal-throttle",
-    title="Heat slows down GPU {which}",
+    title="Thermal throttling on GPU {which}",
     severity=WARNING,
 )
 def thermal_throttle(m: Machine) -> Answer:
-    """The GPU or its memory is too hot, so it runs below its normal clocks.
+    """The GPU or its memory is too hot, so the GPU runs below its normal clocks.
 
     `nvidia-smi -q -d PERFORMANCE` shows "SW Thermal Slowdown" or "HW Thermal Slowdown" as active
     (NVML's clock event bits 0x20 and 0x40). The output shows the current state only, so a short
@@ -94,13 +94,13 @@ def thermal_throttle(m: Machine) -> Answer:
         "throttle",
         "temperature_c",
         "slowdown_c",
-        title="Heat slows down GPU {which} ({now} °C)" if warmest >= _HOT else None,
+        title="Thermal throttling on GPU {which} ({now} °C)" if warmest >= _HOT else None,
         sure=any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot),
         remedies=by_hand(
             "cool-gpu",
-            "Improve the cooling of the GPU",
-            "Clean its fans and filters, and let air in and out of the case. Watch temperature and "
-            "clocks with `nvidia-smi dmon -s pc` while a training runs.",
+            "Improve the GPU's cooling",
+            "Clean the fans and filters, and make sure that air can flow through the case. "
+            "Monitor the temperature and clocks with `nvidia-smi dmon -s pc` during training.",
             keeper_of(m),
         ),
     )
@@ -109,11 +109,11 @@ def thermal_throttle(m: Machine) -> Answer:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="The power supply slows down GPU {which} (power brake)",
+    title="An external power brake signal is slowing down GPU {which}",
     severity=WARNING,
 )
 def power_brake(m: Machine) -> Answer:
-    """A signal from outside makes the GPU draw less power and run far below its normal clocks.
+    """An external signal makes the GPU draw less power and run far below its normal clocks.
 
     `nvidia-smi -q -d PERFORMANCE` shows "HW Power Brake Slowdown" as active (NVML's clock event
     bit 0x80). Usual reasons are an overloaded power supply, a failed unit in a redundant pair, a
@@ -132,8 +132,8 @@ def power_brake(m: Machine) -> Answer:
         remedies=by_hand(
             "check-power",
             "Check the power supply",
-            "Check the power supplies, the GPU's power cables and the power limit of the rack. On "
-            "a server, `sudo ipmitool sel list` shows what the management controller (BMC) logged.",
+            "Check the power supplies, the GPU's power cables and the rack's power limit. On a "
+            "server, `sudo ipmitool sel list` shows what the management controller (BMC) logged.",
             keeper_of(m),
         ),
     )
@@ -141,11 +141,12 @@ def power_brake(m: Machine) -> Answer:
 
 @rule(
     "power-limited",
-    title="Power limit on GPU {which}: {limit} W of {default} W (undo: `{command}`)",
+    title="Power limit on GPU {which}: {limit} W instead of {default} W (undo: `{command}`)",
     severity=INFO,
 )
 def power_limited(m: Machine) -> Answer:
-    """Full load runs slower than it could. Somebody chose this limit: it is not a fault.
+    """Under full load, the GPU runs slower than it could. Someone set this power limit; it is not a
+    fault.
 
     The usual reasons for a lower power limit are heat, noise or the power supply. A limit is
     reported if it is below three quarters of the default, but not on laptops, where the limit
@@ -187,11 +188,12 @@ def _in_laptop(gpu: Gpu) -> bool:
 
 @rule(
     "clocks-capped",
-    title="Clock limit on GPU {which}: {now} MHz of {usual} MHz (undo: `{command}`)",
+    title="Clock limit on GPU {which}: {now} MHz instead of {usual} MHz (undo: `{command}`)",
     severity=INFO,
 )
 def clocks_capped(m: Machine) -> Answer:
-    """Full load runs slower than it could. Somebody chose this clock: it is not a fault.
+    """Under full load, the GPU runs slower than it could. Someone set this clock limit; it is not a
+    fault.
 
     The application clocks were lowered with `nvidia-smi -ac`. `nvidia-smi -q -d CLOCK` shows all
     clocks. GPUs without application clocks are not checked.
@@ -207,11 +209,11 @@ def clocks_capped(m: Machine) -> Answer:
 
 @rule(
     "pcie-degraded",
-    title="Only {now} of {most} PCIe lanes connect GPU {which}",
+    title="Only {now} of {most} PCIe lanes in use on GPU {which}",
     severity=WARNING,
 )
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
-    """Copies between the computer and the GPU are {times} times slower than they could be.
+    """Copies between host memory and the GPU are {times} times slower than they could be.
 
     `nvidia-smi -q | grep -A8 "Link Width"` shows the number of lanes. This number does not change
     when the GPU is idle, so a narrow link stays narrow. Usual reasons are a badly seated card,
@@ -243,13 +245,13 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
 
 
 _SEAT = (
-    "Seat the card again, without a riser, in the slot that has all lanes; the board's manual says "
-    "which one. In the BIOS, set that slot's bifurcation to x16."
+    "Reseat the card, without a riser, in a slot with all PCIe lanes connected; the motherboard "
+    "manual lists these slots. In the BIOS, set the slot's bifurcation to x16."
 )
 
 
 def _reseat(m: Machine, text: str) -> Remedies:
-    return by_hand("pcie-slot", "Give the GPU its full PCIe link", text, keeper_of(m))
+    return by_hand("pcie-slot", "Restore the GPU's full PCIe bandwidth", text, keeper_of(m))
 
 
 def _is_narrow(gpu: Gpu) -> bool:
@@ -275,11 +277,11 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 
 @rule(
     "pcie-degraded",
-    title="The PCIe link of GPU {which} stays at generation {now} of {most} under load",
+    title="The PCIe link of GPU {which} runs at generation {now} instead of {most} under load",
     severity=WARNING,
 )
 def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
-    """Copies between the computer and the GPU take longer than they could.
+    """Copies between host memory and the GPU take longer than necessary.
 
     A busy GPU should bring its PCIe link to full speed. An idle link slows down to save power, so
     only busy GPUs in their highest performance states count. `nvidia-smi -q | grep -A8 "PCIe
@@ -306,8 +308,8 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
             sure=False,
             remedies=_reseat(
                 m,
-                "In the BIOS, set the PCIe generation of that slot to Auto or to the highest. Then "
-                "check the riser and the seat of the card.",
+                "In the BIOS, set the slot's PCIe generation to Auto or to the highest "
+                "available. Then check the riser, and make sure that the card is fully seated.",
             ),
         )
     fields = {"now": "pcie_generation_max", "most": "pcie_generation_gpu_max"}
@@ -315,8 +317,9 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
         capped,
         *fields.values(),
         shows=fields,
-        title="The slot of GPU {which} is PCIe generation {now}; the GPU supports {most}",
-        why="Copies to the GPU are slower than in a newer slot. Nothing is wrong with the GPU.",
+        title="The slot of GPU {which} is PCIe generation {now}; the GPU supports generation {most}",
+        why="Copies to the GPU are slower than they would be in a newer slot. The GPU itself is "
+        "fine.",
         severity=INFO,
     )
 
@@ -332,7 +335,7 @@ def _is_busy(gpu: Gpu) -> bool:
     severity=INFO,
 )
 def tf32_off(m: Machine) -> Answer:
-    """The variable NVIDIA_TF32_OVERRIDE keeps float32 training off the tensor cores.
+    """The NVIDIA_TF32_OVERRIDE variable keeps float32 training from using the tensor cores.
 
     Ampere and newer GPUs can compute in TF32, which keeps the range of float32 but has fewer
     digits. torch uses TF32 for convolutions, and for matrix products if the program allows it.
@@ -362,7 +365,7 @@ def _capability(gpu: Gpu) -> tuple[int, int]:
     severity=INFO,
 )
 def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
-    """Mixed precision (torch.autocast) saves memory there but makes hardly anything faster.
+    """On this GPU, mixed precision (torch.autocast) saves memory but provides almost no speedup.
 
     Tensor cores were introduced with Volta (compute capability 7.0); the GTX 16 series is newer
     but has none. bfloat16 is fast only on Ampere (8.0) and newer. Nothing is broken.
@@ -394,11 +397,11 @@ def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
 
 @rule(
     "nvlink-down",
-    title="{count} NVLink links of GPU {which} are down",
+    title="{count} NVLink links on GPU {which} are down",
     severity=WARNING,
 )
 def nvlink_down(m: Machine) -> Answer:
-    """The GPUs exchange gradients over these links: training gets slower, or NCCL fails.
+    """The GPUs exchange gradients over these links, so training gets slower or NCCL fails.
 
     `nvidia-smi nvlink --status` shows the NVLink links. On a board with NVSwitch, every link is in
     use, so a link that is down is a fault. In MIG mode, NVLink is off, and its links do not count.
@@ -417,7 +420,7 @@ def nvlink_down(m: Machine) -> Answer:
     return Found(
         evidence=(*_paths(broken, "nvlink_down"), "driver.fabric.nvswitches"),
         values={"which": indexes_of(gpu for _, gpu in broken), "count": count},
-        title="An NVLink link of GPU {which} is down" if count == 1 else None,
+        title="An NVLink link on GPU {which} is down" if count == 1 else None,
         why=None if switched else "Without NVSwitch, links that have no bridge or peer stay down.",
         severity=WARNING if switched else INFO,
         confidence=CERTAIN if switched else POSSIBLE,
@@ -425,12 +428,15 @@ def nvlink_down(m: Machine) -> Answer:
     )
 
 
-_STAYS_DOWN = "If `nvidia-smi nvlink --status` still shows a link down, have the hardware checked."
+_STAYS_DOWN = (
+    "If `nvidia-smi nvlink --status` still shows a link as down, have the hardware checked."
+)
 
 
 @rule("mixed-gpus", title="The GPUs are different models: {models}", severity=INFO)
 def mixed_gpus(m: Machine) -> Answer:
-    """Training on all of them runs at the pace of the slowest, in the memory of the smallest.
+    """Training on all GPUs runs at the speed of the slowest and is limited by the memory of the
+    smallest.
 
     CUDA numbers the fastest GPU first, while nvidia-smi numbers GPUs by slot. cuda:0 can therefore
     be a different card than GPU 0 in nvidia-smi.
@@ -447,11 +453,11 @@ def mixed_gpus(m: Machine) -> Answer:
 
 @rule(
     "persistence-off",
-    title="Persistence mode is off on {count} GPUs (switch on: `{command}`)",
+    title="Persistence mode is off on {count} GPUs (enable: `{command}`)",
     severity=INFO,
 )
 def persistence_off(m: Machine) -> Answer:
-    """The first program after a pause waits until all GPUs have started.
+    """The first program after an idle period has to wait until all GPUs have initialized.
 
     Without persistence mode, the driver shuts down unused GPUs, and initializing each GPU again
     takes seconds. The delay is hardly noticeable with one GPU, so this finding is reported only

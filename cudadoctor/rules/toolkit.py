@@ -37,7 +37,7 @@ _TRITON_ONLY = {"flash-linear-attention", "liger-kernel", "unsloth"}
     severity=WARNING,
 )
 def toolkit_missing(m: Machine) -> Answer:
-    """{package} compiles kernels with nvcc when they are first used. torch itself needs no toolkit.
+    """{package} compiles kernels with nvcc on first use. torch itself needs no toolkit.
 
     You see "CUDA_HOME environment variable is not set" or "nvcc not found". A missing toolkit is
     reported only if an installed package compiles at run time, or if a compilation failed. A
@@ -64,7 +64,7 @@ def toolkit_missing(m: Machine) -> Answer:
     severity=WARNING,
 )
 def toolkit_torch_mismatch(m: Machine) -> Answer:
-    """torch refuses to compile extensions with a toolkit of another CUDA major version.
+    """torch refuses to compile extensions with a toolkit from a different CUDA major version.
 
     The error is "The detected CUDA version mismatches the version that was used to compile
     PyTorch". A different minor version only causes a warning and is not reported. As long as
@@ -94,7 +94,8 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
 
 @rule("toolkit-env-wrong", title="{what}", severity=WARNING)
 def toolkit_env_wrong(m: Machine) -> Answer:
-    """Builds of CUDA code use the first of CUDA_HOME, CUDA_PATH, nvcc on PATH and /usr/local/cuda.
+    """A build of CUDA code uses the first of these that it finds: CUDA_HOME, CUDA_PATH, nvcc on
+    PATH, /usr/local/cuda.
 
     If CUDA_HOME or CUDA_PATH points to a missing folder, every build of an extension fails. If the
     first toolkit found is for a different CUDA version than torch's, torch rejects it. Check by
@@ -145,7 +146,7 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     severity=WARNING,
 )
 def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
-    """This nvcc accepts {limit} at most; newer versions end with "unsupported GNU version!".
+    """This nvcc supports compilers up to {limit}; newer ones fail with "unsupported GNU version!".
 
     nvcc compiles the host part of CUDA code with the system's C++ compiler. An unsupported
     compiler is reported only if something compiles CUDA code. An older g++ can be installed next
@@ -164,17 +165,19 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
         if compiler.name not in ("g++", "gcc", "c++"):
             return None
         version = need(compiler.version, "build.compiler.version")
-        if version.major <= need(limit, "build.compiler.version", "the tables lack this CUDA"):
+        if version.major <= need(
+            limit, "build.compiler.version", "cudadoctor's tables do not include this CUDA version"
+        ):
             return None
         shown = f"g++ {version}"
     newest = f"g++ {limit or ''}".strip()
     return Found(
         evidence=("build.compiler", fact),
         values={"toolkit": toolkit, "compiler": shown, "limit": newest},
-        title=None if shown else "nvcc from CUDA {toolkit} finds no C++ compiler",
+        title=None if shown else "nvcc from CUDA {toolkit} cannot find a C++ compiler",
         why=None
         if shown
-        else "nvcc compiles the host part of CUDA code with g++, which is missing.",
+        else "nvcc compiles the host code in CUDA sources with g++, which is not installed.",
         severity=_gravity(m),
         remedies=older_compiler(m, limit) if shown else c_compiler(m),
     )
@@ -232,7 +235,7 @@ def _without_the_list(m: Machine, kb: Knowledge) -> Remedies:
 def _ill_formed(codes: list[str]) -> Wrong | None:
     """8.0,8.6 and 86 and sm_86: torch refuses them. Names of generations it knows are left."""
     bad = [arch for arch in codes if _FLAT.fullmatch(arch.removesuffix("+PTX"))]
-    title = "TORCH_CUDA_ARCH_LIST contains {entry}, a form that torch does not accept"
+    title = "TORCH_CUDA_ARCH_LIST contains {entry}, a format that torch does not accept"
     return (title, {"entry": bad[0][:40]}) if bad else None
 
 
@@ -259,7 +262,7 @@ def _without_the_gpu(codes: list[str], m: Machine, kb: Knowledge) -> Wrong | Non
             code.append(f"compute_{named[1]}{named[2]}")
     for device in capabilities_of(m, kb) or ():
         if not any(kb.serves(arch, device, m.torch.version, m.torch.cuda) for arch in code):
-            title = "TORCH_CUDA_ARCH_LIST is {entry}, which leaves out your GPU ({device})"
+            title = "TORCH_CUDA_ARCH_LIST is {entry}, which does not cover your GPU ({device})"
             return title, {"entry": ";".join(codes)[:60], "device": device}
     return None
 

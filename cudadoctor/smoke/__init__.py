@@ -130,7 +130,7 @@ def _reason(gpu: Gpu) -> str:
     ]
     if others:
         named = ", ".join(f"{other.name or 'a process'} ({other.pid})" for other in others[:3])
-        return f"other processes use it: {named}"
+        return f"other processes are using it: {named}"
     if gpu.memory_bytes and gpu.memory_used_bytes is not None:
         used = gpu.memory_used_bytes / gpu.memory_bytes
         if used > FULL:

@@ -243,7 +243,7 @@ class Reading:
         """All stages, and how the child, or a worker of it, ended where that was bad."""
         device = self.first(Device) or Device(device="cpu", skipped=())
         stages = [
-            Stage(name=f"gpu-{gpu}", status="skipped", detail=f"GPU {gpu} is left alone: {reason}")
+            Stage(name=f"gpu-{gpu}", status="skipped", detail=f"GPU {gpu} was not used: {reason}")
             for gpu, reason in device.skipped
         ]
         stages += filter(None, map(self.stage, STAGES))

@@ -154,7 +154,7 @@ def _cpu(case: Case) -> tuple[Alternative, ...]:
     build = newest(builds, replace(case, **NO_GPUS))
     if build is None or case.gpus != "some":
         return ()
-    text = f"Without the GPU, the CPU build of torch {build.torch} fits."
+    text = f"Without the GPU, you can use the CPU build of torch {build.torch}."
     return (Alternative(kind="cpu", text=text, build=build),)
 
 
@@ -217,7 +217,10 @@ def _glibc(case: Case) -> Alternative | None:
     build = _first(case, "glibc") if case.glibc else None
     if build is None:
         return None
-    text = f"On a system (or in a container) with glibc {build.glibc}, torch {build.torch} fits."
+    text = (
+        f"On a system (or in a container) with glibc {build.glibc}, you can use torch "
+        f"{build.torch}."
+    )
     return Alternative(kind="glibc", text=text, build=build)
 
 
@@ -230,9 +233,11 @@ def _conda(case: Case) -> Alternative | None:
     cuda = conda_forge_cuda(torch, case)
     if cuda is None:
         return None
-    text = f"conda-forge's torch {torch} with CUDA {cuda} supports all GPUs here."
+    text = f"conda-forge's torch {torch} with CUDA {cuda} supports all GPUs in this machine."
     if old := ", ".join(str(gpu) for gpu in case.capabilities if gpu < _OLDEST_FOR_CUDNN):
-        text += f" It is not known whether its cuDNN still supports compute capability {old}."
+        text += (
+            f" It is not known whether the build's cuDNN still supports compute capability {old}."
+        )
     return Alternative(kind="conda", text=text, build=None, cuda=cuda)
 
 
@@ -257,8 +262,8 @@ def _some_gpus(case: Case) -> list[Alternative]:
 # --- the choice ---------------------------------------------------------------------------------
 
 _NOBODY = (
-    "Nobody publishes one: you would have to build torch from source, or use a 64-bit system on an "
-    "x86-64 or ARM processor."
+    "None is published: build torch from source, or use a 64-bit system with an x86-64 or ARM "
+    "processor."
 )
 
 
@@ -293,7 +298,7 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -
     builds = tuple(_as_read(build, machine) for build in knowledge.builds_on(demand.platform))
     if not builds:
         text = f"No build of torch is known for {demand.platform}."
-        near = ("Linux on the same processor has builds.",) if "arm64" in text else ()
+        near = ("There are builds for Linux on the same processor.",) if "arm64" in text else ()
         return Choice(build=None, why=(text, *near))
     case = Case(**asdict(demand), builds=builds, asked=builds, keep=keep)
     if keep is not None:
@@ -317,8 +322,8 @@ def _constrained(case: Case, keep: str) -> Choice:
     case = replace(case, asked=allowed(keep, case.builds), free=_unconstrained(case))
     if not case.asked:
         text = (
-            f"No torch {keep} is known for {case.platform}. "
-            f"The newest in the tables is {case.builds[0].torch}."
+            f"No torch release matching {keep} is known for {case.platform}. The newest release "
+            f"that cudadoctor knows of is {case.builds[0].torch}."
         )
         return Choice(build=None, why=(text,), alternatives=nearest_release(case))
     if all(build.cuda is None for build in case.asked):

@@ -258,7 +258,7 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
     floor = knowledge.driver_floor(native, numbers) if native else None
     if floor is not None and floor.driver.branch == branch:
         version = max(version, floor.driver)
-    text = f"{why}. This build assumes driver {branch}."
+    text = f"{why}. This recommendation assumes driver {branch}."
     return drive(version=version, cuda=native, supposed=text)
 
 
@@ -303,7 +303,7 @@ def platform_blocker(machine: Machine) -> OptStr:
     if here.libc == "musl":
         return "torch has no wheels for musl (Alpine): it needs glibc"
     if here.system is None or here.machine is None:
-        return "the operating system or the processor is not known"
+        return "the operating system or the processor is unknown"
     if platform_of(machine) is None:
         return f"torch has no wheels for {here.system} on {here.machine}"
     if python.implementation not in (None, "CPython", "cpython"):

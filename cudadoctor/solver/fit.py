@@ -20,7 +20,7 @@ Block = Literal[
 the PTX that this GPU would need. cudnn: torch has code for the GPU, its own cuDNN has not."""
 
 
-NO_GPU = "There is no NVIDIA GPU here, so the CPU build is the one to use."
+NO_GPU = "This machine has no NVIDIA GPU, so the CPU build is the right one."
 
 
 def block(
@@ -130,7 +130,10 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
             return f"It has no wheel for Python {demand.python}, only for {_listed(build.pythons)}."
         case "archs" if build.archs is not None:
             unserved = _listed(gpu for gpu, how in ways_of(build, demand).items() if not how)
-            return f"It has no code for compute capability {unserved}, only {_listed(build.archs)}."
+            return (
+                f"It has no code for compute capability {unserved}, only for "
+                f"{_listed(build.archs)}."
+            )
         case "driver" if cuda and (floor := demand.knowledge.driver_floor(cuda, drive.numbers)):
             level = f"supports CUDA {drive.cuda} at most" if drive.cuda else "is older"
             here = f"is {drive.version}" if drive.version else level
@@ -143,15 +146,15 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
         why
         and {
             "absent": f"It was not published for {build.platform}.",
-            "announced": f"It was only announced for {build.platform}; no wheel is known.",
+            "announced": f"It has only been announced for {build.platform}; no published wheel is known.",
             "glibc": f"It needs glibc {build.glibc} or newer; this system has {demand.glibc}.",
-            "tegra": f"It is made for servers: {demand.tegra}.",
+            "tegra": f"It is built for servers: {demand.tegra}.",
             "no-gpu": NO_GPU,
             "cpu": "It cannot use a GPU.",
-            "contested": "Sources disagree on whether it has code for this GPU.",
-            "archs": "It is not known which GPUs it has code for.",
+            "contested": "It may not have code for this GPU: sources disagree.",
+            "archs": "It is not known which GPUs this build has code for.",
             "ptx": f"Its PTX (CUDA {cuda}) is too new for your driver (CUDA {drive.cuda}).",
-            "driver": f"No driver is known for CUDA {cuda}.",
+            "driver": f"It needs CUDA {cuda}, and the minimum driver version for that is unknown.",
         }[why]
     )
 

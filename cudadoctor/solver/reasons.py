@@ -18,7 +18,7 @@ from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, re
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
 
-_NOTHING_LOST = "As far as known, you give up nothing else."
+_NOTHING_LOST = "As far as is known, you give up nothing else."
 _ALWAYS = ("torchvision", "torchaudio")
 _WHERE_INSTALLED = ("torchtext", "xformers", "flash-attn", "triton-windows", "vllm")
 
@@ -31,9 +31,9 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     if case.keep is not None:
         yield from _costs(build, case.free, case)
     if case.whole and case.whole.gpus == "some":
-        yield "You asked for the CPU build, so the GPU is not used."
+        yield "You requested the CPU build, so the GPU is not used."
     elif case.gpus == "none":
-        on_cuda = "There is no NVIDIA GPU here; this build runs on the CPU too."
+        on_cuda = "This machine has no NVIDIA GPU; this build also runs on the CPU."
         yield NO_GPU if build.cuda is None else on_cuda
     elif build.cuda is not None:
         yield from _hardware(build, build.cuda, case)
@@ -44,7 +44,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     if waiting is not None:
         yield waiting
     if build.archs_uncertain:
-        yield "Its list of architectures comes from build scripts, not from the wheel."
+        yield "The build's list of architectures comes from build scripts, not from the wheel."
     if case.python is None:
         yield f"The Python version is not known; this build has wheels for {_pythons(build)}."
     python = case.machine.python.version
@@ -75,20 +75,26 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     """Why this release. waits: a newer one that would fit was announced."""
     version = case.machine.torch.version
     if case.keep is not None:
-        return f"torch {build.torch} is the newest release that fits your request ({case.keep})."
+        return f"torch {build.torch} is the newest release that matches your request ({case.keep})."
     here = case.machine.torch.installed is not False
     if here and version is not None and version.release == build.torch.release:
-        return f"You keep torch {build.torch}: its {build.variant} build fits this machine."
+        return (
+            f"You can keep torch {build.torch}: its {build.variant} build is compatible with "
+            "this machine."
+        )
     if near := _nearest(build, case):
         return (
-            f"No build of torch {near[0]} fits this machine; {_label(build)} is the newest that "
-            f"does, {_label(near[1])} the nearest."
+            f"No build of torch {near[0]} is compatible with this machine; {_label(build)} is "
+            f"the newest compatible build, and {_label(near[1])} is the closest to your version."
         )
     if waits:
-        return f"torch {_label(build)} is the newest published build that fits this machine."
+        return (
+            f"torch {_label(build)} is the newest published build that is compatible with this "
+            "machine."
+        )
     newer = [other for other in case.builds if other.torch > build.torch and other.cuda]
     if not newer or case.gpus == "none":
-        return f"torch {_label(build)} is the newest build that fits this machine."
+        return f"torch {_label(build)} is the newest build that is compatible with this machine."
     # Of the release that came next, a variant that was published says most.
     closest = [other for other in newer if other.torch == newer[-1].torch]
     nearest = next((other for other in closest if other.published), closest[0])
@@ -141,25 +147,25 @@ def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
             f"A {build.variant} build runs on your CUDA {own} driver: any CUDA {cuda.major} build "
             "does."
         )
-    yield f"It has code for compute capability {', '.join(codes)}."
+    yield f"This build has code for compute capability {', '.join(codes)}."
     if drive.decides or floor is None or drive.version is None:
-        yield f"It needs CUDA {cuda.major}; your driver supports CUDA {own}."
+        yield f"This build needs CUDA {cuda.major}; your driver supports CUDA {own}."
     elif not drive.supposed:
         yield f"CUDA {cuda} needs driver {floor.driver} or newer; yours is {drive.version}."
     if newer:
-        yield f"PTX compiled with CUDA {cuda} does not load on that driver."
+        yield f"Your driver cannot load PTX compiled with CUDA {cuda}."
     if slow := ", ".join(map(str, on_ptx(build, case))):
         yield (
-            f"Compute capability {slow} runs on PTX: the driver compiles the kernels at first use, "
-            "which takes minutes, and keeps them in ~/.nv/ComputeCache (CUDA_CACHE_MAXSIZE sets "
-            "its size)."
+            f"GPUs with compute capability {slow} run PTX: the driver compiles the kernels at "
+            "first use, which takes minutes, and caches them in ~/.nv/ComputeCache "
+            "(CUDA_CACHE_MAXSIZE sets the cache size)."
         )
         fits = (other for other in case.asked if block(other, case) is None)
         native = next((other for other in fits if not on_ptx(other, case)), None)
         if native is None:
-            yield f"No build that fits has machine code for compute capability {slow}."
+            yield f"No compatible build has machine code for compute capability {slow}."
         else:
-            yield f"torch {_label(native)} has machine code for it."
+            yield f"torch {_label(native)} has machine code for this compute capability."
     if off := without_cudnn(build, case):
         yield off
 
@@ -171,17 +177,17 @@ def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
     if case.aside:
         which = named(of_capability(gpus, case.aside))
         yield (
-            f"No torch for {case.platform} has code for compute capability "
+            f"No torch build for {case.platform} has code for compute capability "
             f"{', '.join(map(str, case.aside))}, so those GPUs are left out."
         )
-        yield f"Set CUDA_VISIBLE_DEVICES to the other GPUs to hide {which}."
+        yield f"To hide {which}, set CUDA_VISIBLE_DEVICES to the other GPUs."
     if first is None or not others:
         return
     rest = replace(case, capabilities=tuple(others))
     newer = takewhile(lambda other: other.torch > build.torch, case.asked)
     if found := next((other for other in newer if block(other, rest) is None), None):
         which = named(of_capability(gpus, (first,)))
-        yield f"Without {which}, torch {_label(found)} would fit."
+        yield f"Without {which}, you could use torch {_label(found)}."
 
 
 def why_none(case: Case) -> Iterator[str]:
@@ -194,15 +200,15 @@ def why_none(case: Case) -> Iterator[str]:
         parts += [f"driver {case.drive.version}"] if case.drive.version else []
     parts += [f"Python {case.python}"] if case.python else []
     parts += [f"glibc {case.glibc}"] if case.glibc else []
-    yield f"No build of {known} for {case.platform} fits: {', '.join(parts)}."
+    yield f"No build of {known} for {case.platform} is compatible with {', '.join(parts)}."
     if case.tegra:
         yield f"{case.tegra[0].upper()}{case.tegra[1:]}."
     if case.drive.supposed and some:
         yield case.drive.supposed
     if len(case.asked) < len(case.builds):
-        yield f"You asked for torch {case.keep} only."
+        yield f"You asked only for torch {case.keep}."
     if some and any(build.variant == "cpu" for build in case.builds):
-        yield "The CPU build would run, without the GPU."
+        yield "The CPU build would run, but without using the GPU."
 
 
 # --- the other variants: of the chosen release, and of every newer one ---------------------------
@@ -283,8 +289,8 @@ def _against(build: TorchBuild, case: Case, too: OptStr) -> str:
     A build for GPUs is held against them, also where none is to be used.
     """
     demand = case if build.cuda is None else case.whole or case
-    kept = "It fits too; the installed release is kept."
-    fits = kept if case.keep is None else f"It fits, but you asked for {case.keep}."
+    kept = "It would also work; the installed release is kept."
+    fits = kept if case.keep is None else f"It would work, but you asked for {case.keep}."
     return reason(build, demand) or too or fits
 
 
@@ -305,9 +311,9 @@ def _with_release(text: str, build: TorchBuild) -> str:
 def _costs(build: TorchBuild, free: TorchBuild | None, case: Case) -> Iterator[str]:
     """What is given up for the constraint. free: what would be chosen without it."""
     if free is None or (free.torch, free.variant) == (build.torch, build.variant):
-        yield "Without your request the same build would be chosen."
+        yield "Without your version constraint, the same build would be chosen."
         return
-    yield f"Without your request it would be torch {_label(free)}."
+    yield f"Without your version constraint, torch {_label(free)} would be chosen."
     yield from [*_lost(build, free, case)] or [_NOTHING_LOST]
 
 
@@ -320,16 +326,22 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
     slow = [str(gpu) for gpu in on_ptx(build, case) if gpu not in on_ptx(free, case)]
     if slow and build.cuda is not None:
         yield (
-            f"You give up machine code: compute capability {', '.join(slow)} runs on PTX, while "
-            f"torch {_label(free)} has native code."
+            f"You give up native code: compute capability {', '.join(slow)} falls back to PTX, "
+            f"while torch {_label(free)} has native code for it."
         )
     installed = {package.name for package in case.machine.packages or ()}
     for name in (*_ALWAYS, *(name for name in _WHERE_INSTALLED if name in installed)):
         has, had = (companion_of(name, either, case.knowledge) for either in (build, free))
         if had is not None and has is None:
-            yield f"No {name} is known for torch {build.torch}; torch {free.torch} has {had}."
+            yield (
+                f"No {name} release is known for torch {build.torch}; torch {free.torch} pairs "
+                f"with {name} {had}."
+            )
     if build.archs_uncertain and not free.archs_uncertain:
-        yield f"It is less certain which GPUs torch {build.torch} has code for than {free.torch}."
+        yield (
+            f"The list of supported GPUs is less certain for torch {build.torch} than for torch "
+            f"{free.torch}."
+        )
 
 
 def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> OptStr:

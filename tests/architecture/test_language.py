@@ -323,7 +323,10 @@ def test_a_filled_text_is_translated_by_its_template() -> None:
 
 
 def test_a_value_never_holds_the_sentences_after_it() -> None:
-    text = "No single build supports all GPUs here: this leaves out the Tesla K80 (GPU 0). "
+    text = (
+        "No single build supports all GPUs in this machine; this one leaves out the Tesla K80 "
+        "(GPU 0). "
+    )
     text += "Run your programs with /a/python. A sentence without a translation."
     spoken = language("es").spoken(text)
     assert "deja fuera la Tesla K80 (GPU 0). Ejecute" in spoken

@@ -123,7 +123,10 @@ def test_workers_are_as_many_as_their_batches_have_room(trained: Asking) -> None
     assert [workers for workers, _ in found] == [workers for _, workers in ROOM]
     for (wanted, *_), (workers, why) in zip(asked, found, strict=True):
         assert bool(why) is (wanted > 0 and workers == 0)
-    assert found[1][1] == "/dev/shm has no room for workers that prepare batches of 19.0 MB"
+    assert (
+        found[1][1]
+        == "/dev/shm does not have enough space for workers that prepare 19.0 MB batches"
+    )
     assert found[-1][1].startswith("memory has no room")
 
 

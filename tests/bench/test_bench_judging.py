@@ -101,7 +101,7 @@ def test_what_failed_says_why() -> None:
 
 
 def test_what_the_time_ended_did_not_fail() -> None:
-    lost = Measured(config=config("cnn", "compile"), error=f"{judging.OVER} while it started")
+    lost = Measured(config=config("cnn", "compile"), error=f"{judging.OVER} while it was starting")
     assert judged(measured(0.1), lost) == "not-here"
 
 

@@ -177,7 +177,7 @@ def test_a_script_at_a_terminal_reads_from_it_and_hears_ctrl_c() -> None:
 
 def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None:
     ran = bench(*python(BURN, "3"))
-    if "is not known: GPU use is not known" not in ran.stderr:
+    if "is not known: GPU utilization is unknown" not in ran.stderr:
         pytest.skip("NVML answers here")
     text = " ".join(ran.stderr.split())
     assert "the processes point to one thread of the main process" in text

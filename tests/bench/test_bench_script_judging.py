@@ -191,7 +191,7 @@ def test_the_gpu_that_waits_most_decides_of_several() -> None:
 def test_without_a_gpu_the_processes_only_point() -> None:
     judged = starved.judge(figures(None, workers=4, workers_cpu=1.0))
     assert (judged.by, judged.likely) == ("not known", "data loading")
-    assert any("GPU use is not known: NVML is not here" in note for note in judged.notes)
+    assert any("GPU utilization is unknown: NVML is not here" in note for note in judged.notes)
 
 
 def test_too_few_samples_are_no_judgement() -> None:

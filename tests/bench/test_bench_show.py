@@ -106,22 +106,22 @@ def test_a_baseline_that_failed_and_a_bench_without_workloads_are_told() -> None
 def test_no_gain_is_the_baseline_itself() -> None:
     workload = msgspec.structs.replace(decoder(), best=(), best_gain=None)
     text = shown(with_workload(workload), 100)
-    assert "no technique is faster than the baseline by more than the noise" in text
+    assert "no technique beats the baseline by more than the noise" in text
 
 
 def test_a_best_that_was_not_proven_says_so_and_multiplies_nothing() -> None:
     found = msgspec.structs.replace(
         gain("amp-bf16 + compile, against amp-bf16", 1.31, 1.28, 1.34),
-        why="not measured again: the time was up",
+        why="not measured again: the time limit was reached",
     )
     workload = msgspec.structs.replace(decoder(), best_gain=None, unproven=found)
     sentence = (
-        "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), against amp-bf16, found in the search;"
-        " not measured again: the time was up"
+        "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), against amp-bf16, found in the search; "
+        "not measured again: the time limit was reached"
     )
     assert page.best(workload) == sentence
     assert sentence in " ".join(shown(with_workload(workload), 100).split())
-    assert "best together" not in shown(with_workload(workload), 100)
+    assert "best combined" not in shown(with_workload(workload), 100)
     ElementTree.fromstring(page.svg(with_workload(workload)))
 
 

@@ -45,5 +45,5 @@ def test_a_command_without_the_option_does_not_name_it(
     waiting: output.Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waiting.hint = ""
-    waiting("the resolver", True)
+    waiting("the package resolver", True)
     assert "--timeout" not in said(waiting, capsys)[0]

@@ -32,7 +32,7 @@ def test_an_active_environment_that_is_gone_is_said_beside_the_interpreter(tmp_p
     argv = [sys.executable, "-m", "cudadoctor", "check", "--fast"]
     ran = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     examined = " ".join(ran.stdout.split())
-    assert f"VIRTUAL_ENV is {gone}, which has no Python" in examined
+    assert f"VIRTUAL_ENV is {gone}, which contains no Python" in examined
 
 
 def test_python_2_is_unsupported_although_nothing_looked_into_it() -> None:

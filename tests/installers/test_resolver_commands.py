@@ -79,7 +79,7 @@ def test_an_index_that_does_not_answer_leaves_the_plan_as_it_was(tmp_path: Path)
     with served(SHELF, "500") as url:
         done = ran("--print", "--verify", "--from", facts_of(tmp_path), own=url)
     assert done.returncode == 0, done.stderr
-    text = "the packages could not be checked: the index 127.0.0.1 did not answer"
+    text = "the packages could not be checked: the index 127.0.0.1 did not respond"
     assert text in done.stdout
     assert len(runnable(done.stdout)) == 1
 
@@ -137,8 +137,8 @@ def test_hashes_that_cannot_be_had_end_in_a_sentence(tmp_path: Path) -> None:
         done = ran("--as", "requirements", "--hashes", "--from", facts_of(tmp_path), own=url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "cudadoctor: the packages could not be checked: the index 127.0.0.1 did not answer;"
-        " no file was printed\n"
+        "cudadoctor: the packages could not be checked: the index 127.0.0.1 did not respond; no "
+        "file was printed\n"
     )
 
 

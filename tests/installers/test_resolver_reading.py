@@ -117,7 +117,7 @@ def test_the_newest_offered_releases_are_named() -> None:
     found = pip.read(1, "", text, "", "cp312")
     assert found.kind == "refused"
     assert found.text == (
-        "no torch==2.14.2 is offered, the newest are 2.0.0, 2.1.0, 2.2.0, 2.3.0, 2.13.0"
+        "torch==2.14.2 is not available; the newest versions are 2.0.0, 2.1.0, 2.2.0, 2.3.0, 2.13.0"
     )
 
 
@@ -171,7 +171,7 @@ def test_indexes_that_are_switched_off_are_no_refusal() -> None:
     found = pip.read(1, "", NO_MATCH.format("none"), log, "cp312")
     assert (found.kind, found.text) == (
         "unreached",
-        "package indexes are switched off (no-index)",
+        "package indexes are disabled (no-index)",
     )
 
 

@@ -78,7 +78,7 @@ def test_each_platform_has_its_own_words(
 @pytest.mark.parametrize(
     ("section", "values", "why"),
     [
-        ("python", {"version": None}, "the version of the Python is not known"),
+        ("python", {"version": None}, "the Python version is unknown"),
         ("python", {"implementation": "PyPy"}, "PyPy is not CPython"),
         ("platform", {"machine": None}, "no wheel platform is known for Linux on None"),
     ],
@@ -244,7 +244,7 @@ def test_an_interpreter_that_is_gone_is_sought_for_by_its_tags() -> None:
 def test_a_plan_for_a_channel_stays_unverified(wish: str) -> None:
     change = PackageChange(install=("torch==2.13.0",), variant="cu130", cuda="13.0")
     found = verify(change, machine(), knowledge.load(), here=True, tool_name=wish)
-    why = f"the packages could not be checked: no resolver checks packages for {wish}"
+    why = f"the packages could not be checked: uv and pip cannot check packages for {wish}"
     assert found == Verdict(resolves=None, why=why)
 
 

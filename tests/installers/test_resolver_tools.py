@@ -56,8 +56,8 @@ def test_a_uv_that_hangs_costs_no_more_than_the_limit(
     found = verify(change, machine(), knowledge.load(), here=False, limit_s=1.0)
     assert found.resolves is None
     assert found.why == (
-        "the packages could not be checked:"
-        " the index download.pytorch.org did not answer within 1 s"
+        "the packages could not be checked: the index download.pytorch.org did not respond "
+        "within 1 s"
     )
 
 

@@ -148,8 +148,8 @@ def test_what_comes_only_as_source_is_not_built_and_not_judged(kind: str) -> Non
         found = asked(kind, wanted(url, "flash-source==1.0"))
     assert found.resolves is None
     assert found.why == (
-        "the packages could not be checked:"
-        " flash-source is only available as source, which is not built for this check"
+        "the packages could not be checked: flash-source is available only as source, which this "
+        "check does not build"
     )
 
 
@@ -158,7 +158,7 @@ def test_known_source_packages_are_left_out_and_said(kind: str) -> None:
     with served(SHELF) as url:
         found = asked(kind, wanted(url, *PINS, then=("flash-attn",)))
     assert found.resolves is True
-    assert found.why.endswith("; not checked: flash-attn, only available as source")
+    assert found.why.endswith("; not checked: flash-attn (available only as source)")
 
 
 @both
@@ -167,7 +167,7 @@ def test_an_index_that_fails_is_no_verdict(kind: str, manner: str) -> None:
     with served(SHELF, manner) as url:
         found = asked(kind, wanted(url, *PINS))
     assert found.resolves is None
-    assert found.why == "the packages could not be checked: the index 127.0.0.1 did not answer"
+    assert found.why == "the packages could not be checked: the index 127.0.0.1 did not respond"
     assert found.unreached == "127.0.0.1"
 
 
@@ -189,7 +189,7 @@ def test_an_index_that_hangs_is_left_at_the_limit(kind: str) -> None:
         found = asked(kind, wanted(url, *PINS), limit_s=3.0)
     assert found.resolves is None
     assert found.why == (
-        "the packages could not be checked: the index 127.0.0.1 did not answer within 3 s"
+        "the packages could not be checked: the index 127.0.0.1 did not respond within 3 s"
     )
 
 
@@ -256,7 +256,7 @@ def test_uv_that_is_told_to_stay_offline_is_no_verdict(monkeypatch: pytest.Monke
         found = asked("uv", wanted(url, *PINS))
     assert found.resolves is None
     assert found.why == (
-        "the packages could not be checked: network access is switched off (UV_OFFLINE)"
+        "the packages could not be checked: network access is disabled (UV_OFFLINE)"
     )
 
 

@@ -211,7 +211,7 @@ def test_the_reasons_name_the_nearest_build_and_what_pip_would_bring() -> None:
     choice = best_build(machine(gpus=blackwell, torch={"version": "2.6.0"}), KB)
     assert choice.build is not None
     assert choice.build.torch > Version("2.7")
-    assert choice.why[0].startswith("No build of torch 2.6.0 fits this machine")
+    assert choice.why[0].startswith("No build of torch 2.6.0 is compatible with this machine")
     assert choice.why[0].endswith("2.7.0+cu128 the nearest.")
     pascal = [{"index": 0, "name": "NVIDIA GeForce GTX 1080", "capability": "6.1"}]
     kept = best_build(machine(gpus=pascal), KB)

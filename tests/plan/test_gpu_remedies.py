@@ -53,7 +53,7 @@ def test_a_gpu_that_cannot_be_reset_is_not(gpu: dict[str, Any]) -> None:
 def test_the_programs_to_stop_are_named() -> None:
     held = [{"pid": 31337, "name": "python3"}, {"pid": 4}]
     (found,) = reset(machine_like("rtx4090-linux", {"gpus": {"0": {"processes": held}}}))
-    assert found.note == "First stop python3 (pid 31337): a GPU in use cannot be reset."
+    assert found.note == "First stop python3 (pid 31337): a GPU cannot be reset while it is in use."
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,8 @@ def test_a_gpu_that_is_slow_in_a_short_wait_leaves_open_whether_it_hangs(
     seen = asked(standins, "gpu0.nvmlDeviceGetPowerUsage = hang", limit_s=1.5, sure=False)
     assert (nvml(seen).hung, gpus(seen)[0].name) == (None, "NVIDIA H100 80GB HBM3")
     assert (
-        "nvmlDeviceGetPowerUsage of GPU 0: no answer within 1.5 s" in gaps(seen)["driver.nvml.hung"]
+        "nvmlDeviceGetPowerUsage of GPU 0: no response within 1.5 s"
+        in gaps(seen)["driver.nvml.hung"]
     )
 
 
@@ -154,8 +155,8 @@ def test_a_hang_in_one_gpu_keeps_what_all_are(standins: StandIns) -> None:
     assert nvml(seen).hung_gpu == 2
     assert [gpu.power_w for gpu in gpus(seen)] == [70.0, 70.0, None, 70.0]
     assert gaps(seen) == {
-        "gpus.2": "nvmlDeviceGetPowerUsage of GPU 2: no answer within 2.5 s",
-        "driver.pairs": "NVML did not answer all questions",
+        "gpus.2": "nvmlDeviceGetPowerUsage of GPU 2: no response within 2.5 s",
+        "driver.pairs": "NVML did not answer every query",
     }
 
 
@@ -362,7 +363,7 @@ def test_what_lies_between_every_two_gpus_is_told(standins: StandIns) -> None:
 def test_between_many_gpus_nothing_is_asked_and_that_is_said(standins: StandIns) -> None:
     looked = read_nvml(HostWith(standins.environment("count = 17", standins.nvml())), FULL)
     assert "driver.pairs" not in looked.facts
-    assert [gap.why for gap in looked.gaps] == ["not checked between 17 GPUs"]
+    assert [gap.why for gap in looked.gaps] == ["too many GPUs to check every pair (17)"]
     whole = read_nvml(HostWith(standins.environment("count = 16", standins.nvml())), FULL)
     assert len(whole.facts["driver.pairs"]) == 120
 

@@ -257,7 +257,7 @@ def test_a_venv_that_everybody_can_write_to_is_passed_over_and_said_so(
     chosen = pick("/own/bin/python")
     assert chosen.executable == "/own/bin/python"
     (sentence,) = chosen.passed_over
-    assert f"everybody can write to {path}" in sentence
+    assert f"{path} is writable by everyone" in sentence
     assert f"--python {empty}/.venv" in sentence
 
 
@@ -428,13 +428,13 @@ def test_a_venv_that_is_a_link_is_passed_over(empty: Path, tmp_path: Path) -> No
     environment(empty)
     (empty / ".venv").rename(tmp_path / "elsewhere")
     (empty / ".venv").symlink_to(tmp_path / "elsewhere")
-    assert "it is a link" in pick("/own/bin/python").passed_over[0]
+    assert "it is a symbolic link" in pick("/own/bin/python").passed_over[0]
 
 
 def test_no_venv_is_taken_where_everybody_may_put_another(empty: Path) -> None:
     environment(empty)
     empty.chmod(0o777)
-    assert f"everybody can write to {empty}" in pick("/own/bin/python").passed_over[0]
+    assert f"{empty} is writable by everyone" in pick("/own/bin/python").passed_over[0]
     empty.chmod(0o1777)
     assert pick("/own/bin/python").by == "./.venv"
 
@@ -444,4 +444,4 @@ def test_packages_that_everybody_can_write_to_are_not_started(empty: Path) -> No
     packages = empty / ".venv" / "lib" / "python3.12" / "site-packages"
     packages.mkdir(parents=True)
     packages.chmod(0o777)
-    assert f"everybody can write to {packages}" in pick("/own/bin/python").passed_over[0]
+    assert f"{packages} is writable by everyone" in pick("/own/bin/python").passed_over[0]

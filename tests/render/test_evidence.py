@@ -221,7 +221,7 @@ def test_a_value_reads_as_people_say_it(fact: str, value: str, shown: str) -> No
         (
             "driver.pairs.2",
             '{"first":0,"second":1,"p2p":"chipset","nvlink":false,"level":"node"}',
-            "GPU 0 – GPU 1: no P2P through this chipset, same NUMA node",
+            "GPU 0 – GPU 1: P2P not supported by the chipset, same NUMA node",
         ),
         ("smoke.stages.0", '{"name":"ddp","status":"timed-out"}', "ddp: timed out"),
     ],

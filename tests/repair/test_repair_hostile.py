@@ -138,7 +138,7 @@ def test_a_folder_of_records_that_is_a_link_is_not_followed(
     seen, before = tree(precious), broken.tree()
     ran = broken.fix("--yes")
     assert ran.returncode == 1
-    assert "it is a link" in said(ran)
+    assert "it is a symbolic link" in said(ran)
     assert (tree(precious), broken.tree()) == (seen, before)
 
 
@@ -373,7 +373,7 @@ def test_a_training_step_that_no_longer_runs_is_not_better() -> None:
     after = Opinion(verdict="healthy")
     assert better(PASSED, after, ("w",)) == (
         False,
-        "the training step ran before and no longer does",
+        "the training step ran before the fix but no longer runs",
     )
 
 

@@ -131,7 +131,7 @@ def test_a_plan_says_what_is_wrong_what_is_done_what_is_not_and_the_way_back() -
         lines.index(text)
         for text in (
             "✗ PyTorch cannot use your GPU: GPU 0 (NVIDIA GeForce RTX 4090) is lost: it no longer",
-            "cudadoctor will do this in /v:",
+            "cudadoctor will run these steps in /v:",
             "      pip install torch",
             "These steps need root. Run them yourself:",
             "      sudo apt install x",
@@ -149,7 +149,7 @@ def test_a_variable_of_the_shell_is_told_with_its_line_and_why_it_is_left() -> N
     result = judged(step("v", commands=(), variables={"LD_PRELOAD": None}, risk=Risk.PROCESS))
     lines = shown(result)
     assert "      unset LD_PRELOAD" in lines
-    assert "Type this in your shell, since no program can set it for you:" in lines
+    assert "Run this in your own shell; cudadoctor cannot set variables there:" in lines
     assert what_remains(result, chosen(result.plan)).endswith("run: cudadoctor check")
 
 

@@ -83,7 +83,7 @@ ZERO: tuple[dict[str, Any], ...] = (
     {"smoke": {"stages": {"1": {"status": "failed"}}}},
     {"smoke": {"stages": {"1": {"status": "timed-out"}}}},
     {"smoke": {"stages": []}},
-    {"smoke": {"ended": "killed by signal 9"}},
+    {"smoke": {"stopped": "killed by signal 9"}},
 )
 NVML: tuple[dict[str, Any], ...] = (
     *({"driver": {"nvml": {"code": code}}} for code in (1, 4, 9, 12, 15, 16, 17, 18, 27, 999)),

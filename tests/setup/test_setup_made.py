@@ -123,7 +123,7 @@ def test_where_nobody_can_be_asked_nothing_is_made(broken: Path, tmp_path: Path)
     ran = setup(folder, environment(broken), "--torch", TORCH)
     assert ran.returncode == 2
     assert ran.stderr.strip() == (
-        "cudadoctor: cannot ask without a terminal: add --yes to make the environment"
+        "cudadoctor: cannot prompt without a terminal; add --yes to create the environment"
     )
     assert "-m venv" in ran.stdout
     assert not folder.exists()
@@ -132,9 +132,9 @@ def test_where_nobody_can_be_asked_nothing_is_made(broken: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("answer", "end"),
     [
-        ("n\n", "Nothing was made."),
-        ("yes please\n", "Nothing was made."),
-        ("", "Nothing was made."),
+        ("n\n", "Nothing was created."),
+        ("yes please\n", "Nothing was created."),
+        ("", "Nothing was created."),
     ],
 )
 def test_only_a_yes_lets_it_begin(tmp_path: Path, answer: str, end: str) -> None:
@@ -178,7 +178,9 @@ def test_after_a_yes_an_empty_folder_that_was_there_stays_and_stays_empty(tmp_pa
     assert child.returncode == 1
     assert "Create this environment? [y/N] " in said
     report = json.loads(out)
-    assert "`pip` failed with exit code 1. What was made is removed." in report["why"][0]
+    assert (
+        "`pip` failed with exit code 1. The unfinished environment was removed." in report["why"][0]
+    )
     assert "No matching distribution found for torch" in report["why"][-1]
     assert report["outcome"] == "failed"
     assert report["environment"] is None
@@ -200,7 +202,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000_000, 20_000_000)),
     )
     assert ran.returncode == 1
-    assert "(the disk is full). What was made is removed." in ran.stderr
+    assert "(the disk is full). The unfinished environment was removed." in ran.stderr
     assert not folder.exists()
 
 
@@ -211,7 +213,7 @@ def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None
     child.send_signal(number)
     _, said = child.communicate(timeout=30)
     assert child.returncode == 128 + number
-    assert "Interrupted. What was made is removed." in said
+    assert "Interrupted. The unfinished environment was removed." in said
     assert not folder.exists()
 
 
@@ -275,4 +277,4 @@ def test_a_release_that_does_not_exist_is_told_with_a_document(
     report = document(ran)
     assert ran.returncode == 1
     assert (report["outcome"], report["environment"], report["commands"]) == ("no-build", None, [])
-    assert report["why"][-1] == "Nothing was made."
+    assert report["why"][-1] == "Nothing was created."

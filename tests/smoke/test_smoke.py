@@ -72,7 +72,7 @@ def test_every_stage_passes_on_a_healthy_cpu(healthy: Looked) -> None:
 
 def test_a_run_on_the_cpu_says_that_it_proves_no_gpu(healthy: Looked) -> None:
     detail = stages_of(healthy)["allocate"].detail
-    assert detail == "on the CPU: this proves torch, not the GPU"
+    assert detail == "on the CPU: this tests torch, not the GPU"
 
 
 def test_the_import_says_why_a_cuda_build_sees_no_gpu(healthy: Looked) -> None:
@@ -155,7 +155,7 @@ def test_without_any_temporary_folder_the_rest_still_runs(python_cpu: str, tmp_p
     assert stages["matmul"].status == "passed"
     # Its caches cannot be made either, and the first words about that are kept.
     assert "import torch._dynamo: NotADirectoryError" in (stages["train-fp32"].detail or "")
-    assert stages["checkpoint"].detail == "there is no temporary folder that can be written to"
+    assert stages["checkpoint"].detail == "there is no writable temporary folder"
 
 
 def test_where_there_is_no_fork_every_worker_starts_anew(python_cpu: str) -> None:

@@ -77,7 +77,7 @@ def test_an_import_that_hangs_is_no_failed_import() -> None:
     assert imported.ok is None
     (gap,) = read(ran, "import", "python").gaps
     assert gap.fact == "torch.imported.cuda_available"
-    assert gap.why == "import torch: no answer within 5 s"
+    assert gap.why == "import torch: no response within 5 s"
 
 
 @pytest.mark.parametrize("code", [-11, 139])
@@ -202,7 +202,7 @@ def gpu(index: int = 0, **more: object) -> Gpu:
     ("more", "reason"),
     [
         ({"processes": (GpuProcess(pid=7, name="python"),)}, "other processes use it: python (7)"),
-        ({"processes": (GpuProcess(pid=7),)}, "other processes use it: a process (7)"),
+        ({"processes": (GpuProcess(pid=7),)}, "other processes are using it: a process (7)"),
         ({"memory_used_bytes": 8 * GIB + 1}, "80% of its memory is in use"),
         ({"compute_mode": "prohibited"}, "its compute mode is prohibited"),
         ({"compute_mode": "exclusive"}, "its compute mode is exclusive"),
@@ -271,9 +271,9 @@ def test_a_device_that_is_asked_for_is_used_whoever_uses_it() -> None:
         ),
         (
             {"built": "", "available": False},
-            "torch sees no GPU: this build of torch is for the CPU",
+            "torch sees no GPU: this torch build is CPU-only",
         ),
-        ({}, "torch sees no GPU: the first look at CUDA did not end"),
+        ({}, "torch sees no GPU: the first CUDA check did not finish"),
     ],
 )
 def test_a_device_that_is_not_there_is_an_error(look: dict[str, object], error: str) -> None:

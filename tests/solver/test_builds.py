@@ -217,7 +217,7 @@ def test_without_a_driver_a_current_one_is_counted_on() -> None:
     )
     choice = best_build(machine, KB)
     assert prescribed(choice) == "2.15.0 cu132 0.29.2 -"
-    assert "No driver is installed yet. This build assumes driver 580." in choice.why
+    assert "No driver is installed yet. This recommendation assumes driver 580." in choice.why
 
 
 def test_a_driver_that_dropped_the_gpu_counts_as_the_last_one_that_had_it() -> None:

@@ -113,7 +113,7 @@ def test_an_unknown_driver_under_windows_counts_by_the_numbers_of_windows() -> N
         version=DriverVersion("528.33"),
         cuda=Version("12.0"),
         numbers="Windows",
-        supposed="The driver's version is not known; this build assumes 528.33 or newer.",
+        supposed="The driver version is unknown; this recommendation assumes 528.33 or newer.",
     )
 
 
@@ -251,7 +251,7 @@ def test_two_changes_together_are_named_where_one_does_not_help() -> None:
     )
     ways = best_build(machine, KB).alternatives
     assert [way.text for way in ways] == [
-        "With driver 580 or newer and Python 3.11 to 3.15, torch 2.15.0 cu132 fits."
+        "With driver 580 or newer and Python 3.11 to 3.15, you can use torch 2.15.0 cu132."
     ]
 
 
@@ -264,5 +264,5 @@ def test_the_last_branch_of_a_gpu_is_named_as_the_last() -> None:
     )
     ways = best_build(machine, KB).alternatives
     assert [way.text for way in ways] == [
-        "With driver 470, the last for this GPU, torch 2.3.1 cu118 fits."
+        "With driver 470, the last one that supports this GPU, you can use torch 2.3.1 cu118."
     ]

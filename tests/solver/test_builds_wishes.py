@@ -123,7 +123,7 @@ def test_a_wish_that_cannot_be_names_the_nearest_release_and_runs_nothing() -> N
     found = planned(machine(), "2.6.1")
     (step,) = found.steps
     assert step.commands == ()
-    assert "Of that minor release, torch 2.6.0 cu124 fits." in (step.manual or "")
+    assert "From that minor release, you can use torch 2.6.0 cu124." in (step.manual or "")
 
 
 def test_a_wish_that_the_driver_forbids_has_the_driver_as_its_alternative() -> None:
@@ -158,5 +158,5 @@ def test_what_is_said_without_a_gpu_does_not_contradict_the_wish() -> None:
     found = best_build(m, KB, keep="2.6.0+cu124")
     assert found.build is not None
     assert found.build.variant == "cu124"
-    assert "There is no NVIDIA GPU here; this build runs on the CPU too." in found.why
+    assert "This machine has no NVIDIA GPU; this build also runs on the CPU." in found.why
     assert not any("CPU build is the one" in reason for reason in found.why)

@@ -145,7 +145,7 @@ class RecordedHost:
     def _answer(self, asked: tuple[str, ...], said: Said | None, args: tuple[str, ...]) -> Ran:
         if said is None:
             if self.otherwise is None:
-                pytest.fail(f"this recording has no answer to {' '.join(asked)!r}")
+                pytest.fail(f"this recording contains no answer for {' '.join(asked)!r}")
             return self.otherwise
         if isinstance(said, Ran):
             return said
@@ -195,5 +195,5 @@ def cut_short(
     text = "".join(json.dumps(line) + "\n" for line in said)
     if signal is not None:
         return Ran(code=-signal, stdout=text)
-    why = f"no answer within {silent_s:g} s"
+    why = f"no response within {silent_s:g} s"
     return Ran(stdout=text, why=why, timed_out=True, silent_s=silent_s)

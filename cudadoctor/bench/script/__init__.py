@@ -53,7 +53,7 @@ def run(words: Strings, asked: Options) -> int:
         return MISSING
     except OSError as error:
         reason = error.strerror
-        text = say("{program} cannot be started: {reason}", program=words[0], reason=reason)
+        text = say("cannot start {program}: {reason}", program=words[0], reason=reason)
         _to_stderr(f"cudadoctor: {text}\n")
         return FORBIDDEN
     at_a_terminal = _at_a_terminal()

@@ -111,7 +111,7 @@ def figures(lines: list[Line]) -> Figures:
     judged_gpus = [gpu for gpu in gpus if gpu["t"] >= begin]
     enough = len(judged) >= LEAST_TICKS and times[-1] - begin >= LEAST_S
     shm = [tick["shm"] / tick["shm_total"] for tick in ticks if tick.get("shm_total")]
-    unknown = "" if gpus else "NVML gave no answer while it was sampled"
+    unknown = "" if gpus else "NVML did not respond during sampling"
     return Figures(
         seconds=times[-1] - times[0],
         judged_s=times[-1] - begin,
@@ -312,11 +312,11 @@ def judge(figures: Figures) -> Starved:
     cause = None
     likely = None
     if figures.ticks < LEAST_TICKS or figures.judged_s < LEAST_S:
-        why = "the script ended too soon to measure it"
+        why = "the script ended too soon to be measured"
         if figures.no_process_figures and figures.no_gpu_figures:
             why = "neither the processes nor the GPU can be measured on this system"
     elif (busy := _busy(figures)) is None:
-        why = "GPU use is not known"
+        why = "GPU utilization is unknown"
         if figures.no_gpu_figures and not figures.gpus_by:
             why += f" ({figures.no_gpu_figures})"
         cause = likely = _at_its_limit(figures)
@@ -395,7 +395,7 @@ def _evidence(figures: Figures) -> Iterator[str]:
         share = f", each at {_of_a_core(figures.workers_cpu, figures.workers_wait)}"
         yield f"loader workers: {figures.workers}{share if figures.workers_cpu is not None else ''}"
     elif figures.workers == 0:
-        yield "loader workers: none found"
+        yield "DataLoader workers: none found"
     if figures.main_thread is not None:
         share = _of_a_core(figures.main_thread, figures.main_thread_wait)
         yield f"busiest thread of the training process: {share}"
@@ -420,23 +420,23 @@ def _notes(figures: Figures) -> Strings:
     no_gpus, no_processes = figures.no_gpu_figures, figures.no_process_figures
     waits = max(figures.workers_wait or 0, figures.main_thread_wait or 0)
     rows = (
-        (no_gpus, f"GPU use is not known: {no_gpus}"),
-        (no_processes, f"process use is not known: {no_processes}"),
+        (no_gpus, f"GPU utilization is unknown: {no_gpus}"),
+        (no_processes, f"per-process usage is unknown: {no_processes}"),
         (
             figures.gpus_by == "all",
             "it is not known which GPUs the script used, so all are shown",
         ),
         (
             any(gpu.busy is not None for gpu in figures.gpus),
-            "busy means that a kernel was running, not that it used the whole GPU",
+            '"busy" means that a kernel was running, not that it used the whole GPU',
         ),
         (
             waits >= CROWDED,
-            "more threads wanted to run than there are cores",
+            "there were more runnable threads than cores",
         ),
         (
             (figures.shm or 0) >= FULL_SHM,
-            "/dev/shm is nearly full; loader workers that find no space there are killed",
+            "/dev/shm is nearly full; DataLoader workers that run out of space there are killed",
         ),
     )
     return tuple(text for applies, text in rows if applies)

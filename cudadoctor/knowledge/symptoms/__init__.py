@@ -113,9 +113,7 @@ def _read(path: Path) -> _File:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:
-        raise KnowledgeError(
-            f"The table of symptoms {path.name} cannot be read: {error}"
-        ) from error
+        raise KnowledgeError(f"The table of symptoms cannot read {path.name}: {error}") from error
 
 
 @cache

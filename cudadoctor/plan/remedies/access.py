@@ -53,28 +53,28 @@ _REQUESTS = {
         "Slurm",
         ("srun", "--gres=gpu:1", "--pty", "bash"),
         "#SBATCH --gres=gpu:1",
-        "`sinfo -o '%P %G'` lists the partitions that have GPUs.",
+        "`sinfo -o '%P %G'` lists the partitions with GPUs.",
     ),
     "lsf": _Request(
         "LSF",
         ("bsub", "-gpu", "num=1", "-Is", "bash"),
         '#BSUB -gpu "num=1"',
-        "`bqueues` and `lshosts -gpu` list the queues and the hosts with GPUs.",
+        "`bqueues` lists the queues, and `lshosts -gpu` lists the hosts with GPUs.",
     ),
     "pbs": _Request(
         "PBS",
         ("qsub", "-I", "-l", "select=1:ngpus=1"),
         "#PBS -l select=1:ngpus=1",
-        "Torque writes it as `-l nodes=1:gpus=1`.",
+        "In Torque, the syntax is `-l nodes=1:gpus=1`.",
     ),
 }
 _GRANTED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES")
 """What Slurm sets in a job that has a GPU."""
 _JOB_TEXT = (
-    "Start the new job from the login node: a running one cannot get a GPU added. For a batch job, "
-    "add the line to the script."
+    "Start a new job from the login node: you cannot add a GPU to a running job. For a batch "
+    "job, add the line to your job script."
 )
-_PYXIS = " Keep `--container-image` as it was: Pyxis passes the GPU on."
+_PYXIS = " Leave `--container-image` unchanged: Pyxis passes the GPU through to the container."
 _RUN = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
 """Runtimes whose `run` takes Docker's options."""
 _FLAG = {
@@ -123,16 +123,16 @@ spec:
 }
 """The same in a pod's manifest."""
 _APPLY = (
-    "Add these lines to the pod's own manifest. Then delete the pod and apply the manifest again "
-    "(`kubectl apply -f`): a running pod is not changed. In a Deployment or a Job they belong "
-    "under spec.template."
+    "Add these lines to the pod's manifest. Then delete the pod and apply the manifest again "
+    "(`kubectl apply -f`): the change does not affect a running pod. In a Deployment or Job, put "
+    "them under spec.template."
 )
 _PLUGIN = (
-    "`kubectl describe nodes` must list nvidia.com/gpu; if not, the cluster's administrator has "
-    "to install NVIDIA's GPU Operator or device plugin."
+    "`kubectl describe nodes` must list nvidia.com/gpu. If it does not, the cluster "
+    "administrator has to install NVIDIA's GPU Operator or device plugin."
 )
-_WITH_COMPOSE = " With Compose, add the lines below to the service."
-_DESKTOP = "Docker Desktop needs nothing else: its WSL 2 backend passes the GPU on."
+_WITH_COMPOSE = " With Compose, add the lines below to your service."
+_DESKTOP = "Docker Desktop needs no further setup: its WSL 2 backend passes the GPU through."
 
 
 def grant_gpu(m: Machine) -> Remedies:
@@ -189,10 +189,10 @@ def _apptainer(id: str = "grant-gpu") -> Remedies:  # noqa: A002
             title="Start the container with --nv",
             where="container",
             risk=Risk.PROCESS,
-            manual="Leave the container, set this and start it again; or start it with "
-            "`apptainer exec --nv`.",
+            manual="Exit the container, set this variable and start the container again, or start "
+            "it with `apptainer exec --nv`.",
             variables={"APPTAINER_NV": "1"},
-            note="With SingularityCE it is `singularity exec --nv`, or SINGULARITY_NV=1.",
+            note="With SingularityCE, use `singularity exec --nv` or set SINGULARITY_NV=1.",
         ),
     )
 
@@ -210,10 +210,10 @@ def container_option(
         text = _APPLY
         note = _PLUGIN if option == "--gpus all" else None
     elif run := _RUN.get(kind):
-        text = f"Add `{option}` to your `{run} run` command, before the image."
+        text = f"Add `{option}` to your `{run} run` command, before the image name."
         text += _WITH_COMPOSE if edits else ""
     elif kind:
-        text = f"Change how the container is started; for Docker the option is `{option}`."
+        text = f"Change how the container is started. In Docker, the option is `{option}`."
     else:
         return ()
     return (
@@ -232,7 +232,7 @@ def container_option(
 def with_capabilities(m: Machine) -> Remedies:
     """The driver's libraries for computing, in the words of each runtime."""
     kind, id = m.container.kind or "", "driver-capabilities"  # noqa: A001
-    title = "Start the container with CUDA's driver library"
+    title = "Start the container with the CUDA driver library"
     if kind == "apptainer":
         return _apptainer(id)
     if kind == "lxc":
@@ -263,17 +263,18 @@ def larger_shm(m: Machine) -> Remedies:
         return container_option(m, "shm-size", title, option)
     if m.container.scheduler:
         text = "Ask the administrator for a larger /dev/shm on this node, or use fewer workers."
-        return by_hand("shm-size", "Make /dev/shm larger", text, "admin")
+        return by_hand("shm-size", "Increase the size of /dev/shm", text, "admin")
     return (
         Remedy(
             id="shm-size",
-            title="Make /dev/shm larger",
+            title="Increase the size of /dev/shm",
             # Apptainer and Enroot show the host's; LXC and others have one of their own.
             where="host" if m.container.kind in ("apptainer", "enroot") else "here",
             needs_root=True,
             edits=(Edit(file="/etc/fstab", what="tmpfs /dev/shm tmpfs defaults,size=8G 0 0"),),
             commands=(("mount", "-o", "remount,size=8G", "/dev/shm"),),
-            note="The command lasts until the next boot, the line in /etc/fstab for good.",
+            note="The command lasts only until the next reboot; the line in /etc/fstab makes the "
+            "change permanent.",
         ),
     )
 
@@ -283,15 +284,16 @@ def raise_nofile(m: Machine) -> Remedies:
     kind = m.container.kind or ""
     now = Remedy(
         id="raise-nofile",
-        title="Raise the limit in this shell",
+        title="Raise the open-file limit in this shell",
         risk=Risk.PROCESS,
         commands=(("ulimit", "-n", "65536"),),
-        note="Start your program in the same shell. In a batch job, put the line in the script. "
-        "If the shell refuses, its hard limit is lower; raise the limit permanently instead.",
+        note="Start your program from the same shell. In a batch job, add the command to the job "
+        "script. If the shell refuses, its hard limit is lower; raise the limit permanently "
+        "instead.",
     )
     if kind in _RUN and not _kubernetes(m):
         option = "--ulimit nofile=65536"
-        title = "Start the container with a higher limit"
+        title = "Start the container with a higher open-file limit"
         return (now, *container_option(m, "limit-of-container", title, option))
     by_pam = m.platform.system != "Darwin" and family_of(m) != "nixos"
     if kind or m.container.scheduler or not by_pam:
@@ -300,10 +302,11 @@ def raise_nofile(m: Machine) -> Remedies:
     lines = f"{user} soft nofile 65536\n{user} hard nofile 1048576"
     lasting = Remedy(
         id="limits-file",
-        title="Raise the limit permanently",
+        title="Raise the open-file limit permanently",
         needs_root=True,
         edits=(Edit(file="/etc/security/limits.d/90-nofile.conf", what=lines, mode="write"),),
-        note="Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.",
+        note="Log out and back in. For a systemd service, set `LimitNOFILE=65536` in its unit "
+        "file.",
     )
     return (now, lasting)
 
@@ -315,7 +318,7 @@ def other_gpus(m: Machine, taken: Collection[Gpu]) -> Remedies:
     if not others or m.container.scheduler or "CUDA_VISIBLE_DEVICES" in (m.env or {}):
         return ()
     chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(others)}
-    title = "Use the other GPUs" if len(others) > 1 else f"Use GPU {others[0]} instead"
+    title = "Use the other GPUs instead" if len(others) > 1 else f"Use GPU {others[0]} instead"
     return (Remedy(id="use-free-gpu", title=title, risk=Risk.PROCESS, variables=chosen),)
 
 
@@ -324,7 +327,10 @@ def free_memory(m: Machine, full: tuple[Gpu, ...]) -> Remedies:
     free = other_gpus(m, full)
     holders = [process for gpu in full for process in gpu.processes or ()]
     if m.container.scheduler:
-        text = "The node is shared: ask its administrator, or request another node."
+        text = (
+            "This node is shared. Ask its administrator to free GPU memory, or request another "
+            "node."
+        )
         return free + by_hand("free-memory", "Get a GPU with free memory", text, "admin")
     return (*free, _held(m, holders) if holders else _unlisted(m, full))
 
@@ -342,7 +348,7 @@ def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
     windows = m.platform.system == "Windows"
     return Remedy(
         id="free-memory",
-        title="See whose processes use the GPU",
+        title="See whose processes are using the GPU",
         where=keeper_of(m),
         risk=Risk.PROCESS,
         manual=f"{users}Stop only your own processes; ask other users to stop theirs.",
@@ -355,13 +361,13 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
     known = side_of(m) in ("linux", "dgx", "container")
     return Remedy(
         id="free-memory",
-        title="Find out what holds the memory",
+        title="Find out what is using the GPU memory",
         where=keeper_of(m),
         risk=Risk.PROCESS,
         needs_root=known,
         commands=(("fuser", "-v", *nodes),) if known else (("nvidia-smi",),),
-        note="If it lists nothing, a crashed process left the memory behind: reboot, or reset the "
-        "GPU while nothing uses it.",
+        note="If the command lists no process, a crashed process left the memory allocated: "
+        "reboot, or reset the GPU while nothing is using it.",
     )
 
 
@@ -375,8 +381,8 @@ def start_mps(m: Machine) -> Remedies:
             title="Start the MPS control daemon",
             risk=Risk.PROCESS,
             commands=(("nvidia-cuda-mps-control", "-d"),),
-            note="It uses the folder in CUDA_MPS_PIPE_DIRECTORY of this shell. Start it as the "
-            "user who runs the programs.",
+            note="The daemon uses the folder set in this shell's CUDA_MPS_PIPE_DIRECTORY. Start "
+            "the daemon as the same user that runs your programs.",
         ),
     )
 
@@ -425,17 +431,17 @@ def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
     """NCCL without P2P, at once; then what stands in the way of P2P."""
     quick = Remedy(
         id="without-p2p",
-        title="Let NCCL use host memory instead of P2P",
+        title="Make NCCL use host memory instead of P2P",
         risk=Risk.PROCESS,
         variables={"NCCL_P2P_DISABLE": "1"},
-        note="It costs speed, so unset it once P2P works. If the ranks still fail with it, P2P is "
-        "not the cause.",
+        note="NCCL_P2P_DISABLE slows NCCL down, so unset it once P2P works. If the ranks still "
+        "fail with NCCL_P2P_DISABLE set, P2P is not the cause.",
     )
     where = keeper_of(m)
     if m.platform.virtual or (evidence or "").endswith(".acs"):
         text = (
-            "Turn ACS off in the firmware settings, if no virtual machine on this host gets a "
-            "device. It is on if `lspci -vvv` shows ACSCtl: SrcValid+."
+            "Turn ACS off in the firmware settings, unless a virtual machine on this host uses a "
+            "passed-through device. ACS is on if `lspci -vvv` shows ACSCtl: SrcValid+."
         )
         where = "host" if m.platform.virtual and where == "here" else where
         return (quick, *by_hand("p2p-way", "Turn ACS off permanently", text, where))
@@ -448,15 +454,16 @@ def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
         quick,
         Remedy(
             id="p2p-way",
-            title="Put the IOMMU into passthrough mode permanently",
+            title="Set the IOMMU to passthrough mode permanently",
             where=where,
             needs_root=True,
             reboot=True,
             edits=edits,
             commands=commands,
             manual=None if commands else by_nix,
-            note="If it does not help, turn off ACS in the firmware settings. Do neither if a "
-            "virtual machine on this host gets a device.",
+            note="If that does not help, turn ACS off in the firmware settings. If a virtual "
+            "machine on this host uses a passed-through device, leave the IOMMU mode and ACS "
+            "unchanged.",
         ),
     )
 
@@ -466,12 +473,12 @@ def allow_p2p(m: Machine) -> Remedies:
     return (
         Remedy(
             id="allow-p2p",
-            title="Find the setting that denies P2P",
+            title="Find the setting that blocks P2P",
             where=keeper_of(m),
             risk=Risk.PROCESS,
             manual="If the command shows a value, remove NVreg_RegistryDwords from the file in "
-            "/etc/modprobe.d that sets it, then reboot. Otherwise look in the firmware settings "
-            "for ACS, and for a newer firmware of the mainboard.",
+            "/etc/modprobe.d that sets it, then reboot. Otherwise, check the ACS setting in "
+            "the firmware, and look for a firmware update for the motherboard.",
             commands=(("grep", "RegistryDwords", "/proc/driver/nvidia/params"),),
         ),
     )
@@ -517,7 +524,10 @@ def _tested(m: Machine, run: str) -> Remedies:
     confined = kind == "podman" and _manager_of_host(m) == "dnf"
     flag += " --security-opt=label=disable" if confined else ""
     edits = _written(m, flag)
-    text = f"If it lists your GPU, add `{flag}` to your own `{run} run` command, before the image."
+    text = (
+        f"If nvidia-smi lists your GPU, add `{flag}` to your own `{run} run` command, before the "
+        "image name."
+    )
     return (
         Remedy(
             id="grant-gpu",
@@ -538,9 +548,9 @@ def _toolkit(m: Machine, kind: str) -> Remedies:
         return ()
     manager = _manager_of_host(m)
     edits, added = container_toolkits(manager)
-    note = f'Needed if the start fails with "{_REFUSALS[kind]}".'
+    note = f'This step is needed only if starting the container fails with "{_REFUSALS[kind]}".'
     if kind != "podman":
-        note += " The restart stops the containers that run."
+        note += " Restarting the container runtime stops all running containers."
     return (
         Remedy(
             id="container-toolkit",
@@ -549,8 +559,8 @@ def _toolkit(m: Machine, kind: str) -> Remedies:
             needs_root=True,
             manual=None
             if manager
-            else f"Before that, install {_TOOLKIT} with the host's package manager (NVIDIA's "
-            "repository has it).",
+            else f"First, install {_TOOLKIT} with the host's package manager (it is in NVIDIA's "
+            "repository).",
             edits=edits,
             commands=(*added, *(system_packages(manager, _TOOLKIT) if manager else ()))
             + _MADE_KNOWN[kind],
@@ -571,16 +581,21 @@ def restart_container(m: Machine) -> Remedies:
         return grant_gpu(m)
     title = "Restart the container"
     if _kubernetes(m):
-        text = "Delete the pod and let its controller create a new one, or apply it again."
+        text = (
+            "Delete the pod so that its controller recreates it. If it has no controller, apply "
+            "its manifest again."
+        )
         again = by_hand("restart-container", "Restart the pod", text, "container")
         text = (
             "Ask the administrator to switch the nodes to CDI (GPU Operator: cdi.enabled=true), "
-            "which survives a reload of systemd."
+            "so that containers keep their GPUs after a systemd reload."
         )
-        return again + by_hand("keep-gpu", "Keep the GPU after a reload", text, "admin")
+        return again + by_hand(
+            "keep-gpu", "Keep the GPU available after a systemd reload", text, "admin"
+        )
     run = _RUN.get(kind)
     if not run:
-        text = "Leave the container and start it again."
+        text = "Exit the container and start it again."
         return by_hand("restart-container", title, text, "container")
     known = _ID.fullmatch(host)
     again = (
@@ -590,8 +605,11 @@ def restart_container(m: Machine) -> Remedies:
             where="host",
             risk=Risk.PROCESS,
             commands=((run, "restart", host),) if known else (),
-            manual=None if known else f"Find its name with `{run} ps`, then `{run} restart` it.",
-            note="It works until the next `systemctl daemon-reload` on the host.",
+            manual=None
+            if known
+            else f"Find the container's name with `{run} ps`, then run `{run} restart` with that "
+            "name.",
+            note="The GPU stays available until the next `systemctl daemon-reload` on the host.",
         ),
     )
     return again + _LINKS if side_of(m) == "container" else again
@@ -600,7 +618,7 @@ def restart_container(m: Machine) -> Remedies:
 _LINKS = (
     Remedy(
         id="keep-gpu",
-        title="Keep the GPU after a reload: create the links in /dev/char",
+        title="Create /dev/char links to keep the GPU available after a systemd reload",
         where="host",
         needs_root=True,
         edits=(
@@ -612,15 +630,15 @@ _LINKS = (
             ),
         ),
         commands=(("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all"),),
-        note="Then restart the container once. Containers that are started with CDI "
-        "(`--device nvidia.com/gpu=all`) need no links.",
+        note="Then restart the container once. Containers started with CDI (`--device "
+        "nvidia.com/gpu=all`) do not need these links.",
     ),
 )
 
 
 # --- LXC and its relatives, systemd-nspawn -------------------------------------------------------
 
-_UVM = "In place of 511 use the number that `grep nvidia-uvm /proc/devices` shows on the host."
+_UVM = "Replace 511 with the number that `grep nvidia-uvm /proc/devices` shows on the host."
 _UNNAMED = "NAME"
 _DROP_IN = "/etc/systemd/system/systemd-nspawn@{name}.service.d"
 _CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -651,8 +669,8 @@ def _managed(program: str, name: str) -> Remedy:
     device = ("config", "device", "add", name, "gpu", "gpu")
     changes = (device, ("config", "set", name, "nvidia.runtime=true"), ("restart", name))
     text = (
-        f"Find its name with `{program} list`, then add a device of type gpu "
-        f"(`{program} config device add`) and set nvidia.runtime=true."
+        f"Find the container's name with `{program} list`, add a device of type gpu with "
+        f"`{program} config device add`, and set nvidia.runtime=true."
     )
     return Remedy(
         id="grant-gpu" if program == "lxc" else f"grant-gpu-{program}",
@@ -661,12 +679,13 @@ def _managed(program: str, name: str) -> Remedy:
         risk=Risk.PROCESS,
         commands=tuple((program, *change) for change in changes) if name != _UNNAMED else (),
         manual=text if name == _UNNAMED else None,
-        note="`command -v lxc incus pct` on the host shows which of them you have.",
+        note="Run `command -v lxc incus pct` on the host to see which of these tools is installed.",
     )
 
 
 _SAME_DRIVER = (
-    "Inside, install the driver's libraries of the same version ({driver}) without kernel modules."
+    "Inside the container, install the same version of the driver libraries ({driver}), "
+    "without the kernel modules."
 )
 
 
@@ -682,9 +701,9 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
     missing = set(_nodes(m)) - there or set(_nodes(m))
     lines = [f"dev{n}: {node}" for n, node in enumerate(_nodes(m)) if node in missing]
     text = (
-        "On the Proxmox host, `pct list` shows the ID of "
-        f"{m.identity.host or 'this container'}. Run `nvidia-modprobe -u -c 0` there, so that the "
-        "device files exist, add these lines and run `pct reboot ID`."
+        "On the Proxmox host, run `pct list` to find the ID of "
+        f"{m.identity.host or 'this container'}, then `nvidia-modprobe -u -c 0` to create the "
+        "device files. Add these lines and run `pct reboot ID`."
     )
     return (
         Remedy(
@@ -718,13 +737,16 @@ def host_libraries(m: Machine) -> Remedies:
         if package.manager == "dpkg" and _OF_DRIVER.fullmatch(package.name)
     ]
     if kind == "lxc" and kernel.endswith("-pve"):
-        text = _same_driver(m) or "Install the libraries of the host's driver in the container."
-        title = "Install the libraries of the host's driver version"
+        text = (
+            _same_driver(m)
+            or "In the container, install driver libraries at the same version as the host's driver."
+        )
+        title = "Install driver libraries that match the host's driver version"
         return by_hand("driver-out-of-image", title, text)
     if kind != "lxc":
         text = (
-            "Remove the driver's libraries (libcuda.so.*, libnvidia-*.so.*) from the image: the "
-            "container toolkit mounts those of the host. After a driver update on the host, "
+            "Remove the driver libraries (libcuda.so.*, libnvidia-*.so.*) from the image; the "
+            "container toolkit mounts the host's copies. After a driver update on the host, "
             "restart the container."
         )
         title = "Use the host's driver libraries"
@@ -733,7 +755,7 @@ def host_libraries(m: Machine) -> Remedies:
     return (
         Remedy(
             id="driver-out-of-image",
-            title="Remove the driver's libraries from the container",
+            title="Remove the driver libraries from the container",
             needs_root=True,
             commands=(("apt-get", "remove", "--purge", "-y", *packages), ("ldconfig",))
             if packages
@@ -741,8 +763,8 @@ def host_libraries(m: Machine) -> Remedies:
             manual=None
             if packages
             else "Remove the packages that own libcuda.so.1 and libnvidia-ml.so.1.",
-            note=f"Then, on the host: {host}, which mount the host's libraries. With LXD the "
-            "program is `lxc` instead of `incus`.",
+            note=f"Then, on the host, run {host} to mount the host's libraries. With LXD, use "
+            "`lxc` instead of `incus`.",
         ),
     )
 
@@ -782,11 +804,11 @@ def _nspawn(m: Machine) -> Remedies:
     return (
         Remedy(
             id="grant-gpu",
-            title="Start the container with the host's GPU",
+            title="Start the container with access to the host's GPU",
             where="container",
             risk=Risk.PROCESS,
-            manual="The kind of this container is not known. With systemd-nspawn, bind and allow "
-            "the device nodes, then restart the container.",
+            manual="The type of this container is unknown. With systemd-nspawn, bind-mount the "
+            "device nodes, allow access to them, and restart the container.",
             edits=(
                 Edit(file=f"/etc/systemd/nspawn/{_name(m)}.nspawn", what=binds),
                 Edit(file=f"{_DROP_IN.format(name=_name(m))}/gpu.conf", what=rules),
@@ -799,7 +821,7 @@ def _nspawn(m: Machine) -> Remedies:
 # --- the groups of a host ------------------------------------------------------------------------
 
 _NO_LABEL = "--security-opt=label=disable"
-_TRIED = "The command shows with a container of its own whether that is enough."
+_TRIED = "This command starts a test container to show whether that option is enough."
 _NOT_TO_JOIN = {"root", "nogroup", "nobody", "sudo", "wheel", "admin", "adm", "disk", "shadow"} | {
     *("docker", "lxd", "incus-admin", "libvirt")
 }
@@ -840,7 +862,7 @@ def device_groups(m: Machine) -> Remedies:
         needs_root=True,
         commands=(("usermod", "-aG", ",".join(groups), user),),
         tool="usermod",
-        note=f"Then log out and in again, or run `newgrp {groups[0]}` for this shell only.",
+        note=f"Then log out and back in, or run `newgrp {groups[0]}` for the current shell only.",
     )
     if family_of(m) != "nixos":
         return (step,)
@@ -861,7 +883,7 @@ def _labelled(m: Machine) -> Remedies:
         tried = (run, "run", "--rm", *flags.split(), image, "nvidia-smi")
         host = Remedy(
             id="device-label-host",
-            title="Let SELinux give devices to all containers",
+            title="Let all containers use devices under SELinux",
             where="host",
             needs_root=True,
             commands=(("setsebool", "-P", "container_use_devices", "on"),),
@@ -874,27 +896,30 @@ def _labelled(m: Machine) -> Remedies:
         )
         return by_hand("device-label", "Let the pod use the GPU's device files", text, "admin")
     text = (
-        "The system's log names what refuses: `sudo dmesg | grep -i denied`. Start the program "
-        "outside its sandbox (snap, Flatpak), or have its profile allow /dev/nvidia*."
+        "The system log shows what denies access: `sudo dmesg | grep -i denied`. Run the program "
+        "outside its sandbox (snap, Flatpak), or change its profile to allow /dev/nvidia*."
     )
-    return by_hand("device-label", "Find out which security module refuses", text, keeper_of(m))
+    return by_hand(
+        "device-label", "Find out which security module denies access", text, keeper_of(m)
+    )
 
 
 def _groups_inside(m: Machine, group: str) -> Remedies:
     """The group of the nodes, given to the container by whoever starts it."""
-    title = f"Start the container with the {group} group"
+    title = f"Add the {group} group when you start the container"
     if (m.container.kind or "") in _RUN and not _kubernetes(m):
         group = "keep-groups" if m.container.kind == "podman" else group
         return container_option(m, "device-groups", title, f"--group-add {group}")
     if _kubernetes(m):
         text = (
-            "Set `securityContext.supplementalGroups` of the pod to the number that "
-            "`stat -c %g /dev/nvidia0` shows."
+            "Set the pod's `securityContext.supplementalGroups` to the number that `stat -c %g "
+            "/dev/nvidia0` shows."
         )
     elif m.container.kind == "lxc":
         text = (
-            "Give the nodes to a group of the container: in Proxmox `dev0: /dev/nvidia0,gid=44`, "
-            "with LXD or Incus the option gid=44 of the gpu device (44 is video on Debian)."
+            "Assign the device nodes to a group in the container. In Proxmox, use `dev0: "
+            "/dev/nvidia0,gid=44`; with LXD or Incus, set the option gid=44 on the gpu device "
+            "(44 is the video group on Debian)."
         )
     else:
         text = f"Start the container as a user who is in the {group} group on the host."
@@ -909,7 +934,7 @@ def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
     return (
         Remedy(
             id="device-groups",
-            title="Open the GPU's device files to the video group and join it",
+            title="Give the video group access to the GPU's device files and join the group",
             needs_root=True,
             reboot=True,
             edits=(
@@ -922,9 +947,9 @@ def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
             commands=(("usermod", "-aG", "video", user), *initramfs) if gid else (),
             manual=None
             if gid
-            else "In the line below, GID is the number that `getent group video` shows. Then, as "
-            f"root, run `usermod -aG video {user}` and reboot.",
-            note="The option overrides the one that closed the files, whichever file of "
-            "/etc/modprobe.d contains it.",
+            else "In the line below, replace GID with the number that `getent group video` shows. "
+            f"Then, as root, run `usermod -aG video {user}` and reboot.",
+            note="This option overrides the existing one that restricts access, no matter which "
+            "file in /etc/modprobe.d sets it.",
         ),
     )

@@ -106,15 +106,18 @@ class Question(NamedTuple):
 
     def stays(self) -> Fate:
         """It stays, and nobody knows whether it fits."""
-        text = f"It is not known whether {self.name} works with torch {self.build.torch}; it stays."
+        text = (
+            f"It is not known whether {self.name} works with torch {self.build.torch}, so it is "
+            "kept."
+        )
         return Fate(note=text)
 
     def goes(self) -> Fate:
         """It is taken out."""
         kind = f"CUDA {self.build.cuda}" if self.build.cuda else "the CPU"
         text = (
-            f"{self.name} is removed: it was compiled for another torch, and no release is known "
-            f"for torch {self.build.torch} with {kind} on this platform."
+            f"{self.name} is removed: it was compiled for a different torch version, and no "
+            f"release of it is known for torch {self.build.torch} with {kind} on this platform."
         )
         return Fate(leaves=True, note=text)
 
@@ -207,8 +210,8 @@ def _pyg(q: Question) -> Fate:
             tag = f"pt{torch.major}{torch.minor}{variant}"
             return q.pinned(f"{wheel.version}+{tag}", find_links=page)
     text = (
-        f"{q.name} is removed: no wheel for torch {torch} {variant} is known. "
-        f"If {page} has one, install it with --find-links and that address."
+        f"{q.name} is removed: no wheel for torch {torch} {variant} is known. If {page} has a "
+        "matching wheel, install it with --find-links and that URL."
     )
     return Fate(leaves=True, note=text)
 
@@ -326,7 +329,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
             stay = [gpu for gpu in gpus if gpu not in gone]
             settings = variables_for(stay, redacted=m.redacted).items()
             words = " and ".join(f"{name}={value}" for name, value in settings)
-            yield f"No torch supports {named(gone)}: {words} hides it from programs."
+            yield f"No torch build supports {named(gone)}; {words} hides it from programs."
     if demand:
         # What is wrong with a build that is taken because no sounder one fits.
         if block(build, demand) == "contested":
@@ -336,8 +339,8 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
     for wheel, owner in kept_by_others(m.packages or ()).items():
         if collides(wheel, build.cuda.major):
             yield (
-                f"{owner} needs {wheel}, which shares its folder with the new libraries: "
-                "use a new environment if you need both."
+                f"{owner} needs {wheel}, which installs into the same folder as the new "
+                f"libraries. If you need {owner} as well, use a new environment."
             )
 
 

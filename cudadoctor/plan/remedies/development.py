@@ -34,10 +34,12 @@ _FORGE_FROM = 12
 _HEADERS_OF_OWN = {("rhel", 8): "3.6", ("rhel", 9): "3.9", ("rhel", 10): "3.12"}
 """The distribution's own Python, whose headers bear no minor version in their package's name."""
 _IMAGE = (
-    "This lasts as long as the container: to keep it, add the same packages to the image's "
-    "Dockerfile."
+    "This change is lost when the container is removed. To keep it, add the same packages to the "
+    "image's Dockerfile."
 )
-_NIX_HOME = "Set CUDA_HOME there to the path that `dirname $(dirname $(which nvcc))` prints."
+_NIX_HOME = (
+    "In the new shell, set CUDA_HOME to the path that `dirname $(dirname $(which nvcc))` prints."
+)
 _YUM_ONLY = 2
 """Amazon Linux 2 has no dnf, and a C library that no current torch runs with."""
 
@@ -134,10 +136,10 @@ def install_toolkit(m: Machine) -> Remedies:
     if family_of(m) == "nixos":
         package = f"cudaPackages_{cuda.major}_{cuda.minor}.cudatoolkit"
         text = f"Start a shell with it: `nix-shell -p {package}`. {_NIX_HOME}"
-        return by_hand("install-toolkit", f"Use the CUDA {number} toolkit of nixpkgs", text)
+        return by_hand("install-toolkit", f"Use the CUDA {number} toolkit from nixpkgs", text)
     text = f"Download CUDA {number} from {_ARCHIVE} and install the toolkit without the driver."
     if m.platform.system == "Windows":
-        text += " In the installer, choose Custom and clear the driver."
+        text += " In the installer, choose Custom and deselect the driver."
     return by_hand("install-toolkit", f"Install the CUDA {number} toolkit", text)
 
 
@@ -167,7 +169,7 @@ def c_compiler(m: Machine) -> Remedies:
         return (Remedy(id="c-compiler", title=title, risk=Risk.ENVIRONMENT, commands=(command,)),)
     packages = packages_of(m)
     if packages is None:
-        text = "Install gcc and g++ with the package manager of this distribution."
+        text = "Install gcc and g++ with your distribution's package manager."
         if family_of(m) == "nixos":
             text = "Start a shell with a compiler: `nix-shell -p gcc`."
         return by_hand("c-compiler", title, text)
@@ -176,15 +178,19 @@ def c_compiler(m: Machine) -> Remedies:
 
 def python_headers(m: Machine) -> Remedies:
     """Python.h of the examined Python."""
-    title, packages, python = "Install the headers of this Python", packages_of(m), m.python.version
+    title, packages, python = (
+        "Install the headers for this Python",
+        packages_of(m),
+        m.python.version,
+    )
     number = f"{python.major}.{python.minor}" if python else "3"
     if packages is None:
-        text = f"Install the development files of Python {number} of this distribution."
+        text = f"Install your distribution's development files for Python {number}."
         return by_hand("python-headers", title, text)
     if packages.headers == "python":
         text = (
-            "The headers of this distribution's own Python are in its package python. For another "
-            "Python, make the environment with uv or conda, which include them."
+            "The headers for this distribution's own Python are in its python package. For any "
+            "other Python, create the environment with uv or conda, which include the headers."
         )
         return by_hand("python-headers", title, text)
     own = _HEADERS_OF_OWN.get((family_of(m), major_of(m) or 0)) == number
@@ -197,7 +203,7 @@ def older_compiler(m: Machine, limit: OptInt) -> Remedies:
     if limit is None:
         return c_compiler(m)
     major, packages = limit, packages_of(m)
-    title = f"Install g++ {major} and point nvcc to it"
+    title = f"Install g++ {major} and make nvcc use it"
     step = partial(Remedy, id="older-compiler", title=title)
     if _is_conda(m):
         command = _conda(m, "install", "-c", "conda-forge", f"gcc={major}", f"gxx={major}")
@@ -223,7 +229,7 @@ def vc_runtime() -> Remedies:
     return (
         Remedy(
             id="vc-runtime",
-            title="Install the Visual C++ redistributable",
+            title="Install the Visual C++ Redistributable",
             commands=(("winget", "install", "--id", "Microsoft.VCRedist.2015+.x64"),),
             tool="winget",
             note="Windows asks for permission. Open a new terminal afterwards. Without winget: "
@@ -253,9 +259,10 @@ def newer_libstdcxx(m: Machine, path: str) -> Remedies:
     return by_hand(
         "newer-libstdcxx",
         "Use a newer libstdc++",
-        "Move to a newer release of this distribution or to a newer container image, or make a "
+        "Upgrade to a newer release of this distribution or a newer container image, or create a "
         "conda environment, which includes its own libstdc++.",
-        note="Copying libstdc++.so.6 over the system's breaks other programs.",
+        note="Do not overwrite the system's libstdc++.so.6 with another copy: that breaks other "
+        "programs.",
     )
 
 
@@ -271,11 +278,17 @@ def remove_conda_library(m: Machine, library: Library) -> Remedies:
     if name == "cudnn" and version and version >= _LIBCUDNN_FROM:
         name = "libcudnn"
     if name is None:
-        text = f"`conda list` names the package that owns {library.path}: remove it with conda."
+        text = (
+            f"Find the package that owns {library.path} with `conda list`, then remove it with "
+            "conda."
+        )
         return by_hand("remove-conda-library", title, text)
     folder = None if m.redacted else library.path.partition("/lib/")[0]
     command = _conda(m, "remove", name, prefix=folder)
-    note = "conda also removes its packages that need it; torch's wheels do not."
+    note = (
+        "conda also removes its own packages that depend on this library; torch's wheels do not "
+        "need it."
+    )
     mine = folder in (None, m.python.prefix)
     step = partial(Remedy, id="remove-conda-library", title=title, risk=_risk(mine))
     return (step(commands=(command,), tool="conda", note=note),)
@@ -292,7 +305,8 @@ def remove_system_torch(m: Machine) -> Remedies:
             title="Remove the distribution's torch",
             commands=(("apt-get", "remove", "python3-torch"),),
             needs_root=True,
-            note="Your environment's own torch stays. apt lists what it would remove, and asks.",
+            note="Your environment's own torch stays installed. apt lists the packages that it "
+            "would remove and asks for confirmation.",
         ),
     )
 

@@ -34,38 +34,43 @@ from cudadoctor.solver.fit import compat_lifts, has_virtual_gpu
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
 _SECURE_BOOT = (
-    "Secure Boot is on: if the installation asks for a password, choose one. During the restart "
-    "choose Enroll MOK on the blue MOK Manager screen and enter that password."
+    "Secure Boot is on. If the installer asks for a password, choose one. During the reboot, "
+    "select Enroll MOK on the blue MOK Manager screen and enter that password."
 )
 _RUN_FILE = (
-    "No package owns the current libcuda: it came from a .run file and must be removed first."
+    "No package owns the current libcuda: it was installed from a .run file and must be "
+    "removed first."
 )
-_CLOUD = "Your cloud provider's images with the driver preinstalled need none of this."
+_CLOUD = (
+    "You can skip these steps by using an image from your cloud provider with the driver "
+    "preinstalled."
+)
 _WINDOWS = (
-    "Install the current driver from the NVIDIA App or from nvidia.com/drivers. You do not need "
+    "Install the current driver with the NVIDIA App or from nvidia.com/drivers. You do not need "
     "the CUDA toolkit."
 )
 _ON_WINDOWS = (
-    "First install the current driver on Windows, from the NVIDIA App or from nvidia.com/drivers. "
-    "You do not need the CUDA toolkit."
+    "First install the current driver on Windows, with the NVIDIA App or from "
+    "nvidia.com/drivers. You do not need the CUDA toolkit."
 )
 _JETPACK = (
-    "This updates within the installed JetPack release. A newer major release (5 to 6, 6 to 7) has "
-    "to be flashed with NVIDIA SDK Manager."
+    "This updates JetPack only within its current major release. Moving to a newer major release "
+    "(5 to 6, 6 to 7) requires flashing the board with NVIDIA SDK Manager."
 )
 _VGPU = (
-    "This is a virtual GPU (vGPU): it needs NVIDIA's vGPU guest driver (GRID) of the same branch "
-    "as the host's. The cloud provider or the hypervisor's administrator supplies it."
+    "This is a virtual GPU (vGPU), which needs NVIDIA's vGPU guest driver (GRID) from the same "
+    "branch as the host's driver. Get the guest driver from the cloud provider or the "
+    "hypervisor's administrator."
 )
 _OUT_OF_SUPPORT = (
     "Ubuntu {version} is out of standard support and may not have this branch. If apt does not "
-    "find it, upgrade Ubuntu, or install a torch build for an older driver."
+    "find the driver, upgrade Ubuntu, or install a torch build for an older driver."
 )
 _SUPPORTED_UBUNTUS = ("22.04", "24.04", "26.04", "26.10")
 _LAST = "Branch {branch} is the last one that supports this GPU."
-_OPEN_ONLY = "This GPU runs with the open kernel modules only."
-_OLDEST = "Branch {branch} is the oldest that is new enough and still gets updates."
-_NO_UPDATES = "Branch {branch} gets no more updates and does not build on the newest kernels."
+_OPEN_ONLY = "This GPU works only with the open kernel modules."
+_OLDEST = "Branch {branch} is the oldest branch that is new enough and still gets updates."
+_NO_UPDATES = "Branch {branch} no longer gets updates and does not build on the newest kernels."
 _SUPERSEDED_FROM = 580
 """No branch before it gets updates any more."""
 
@@ -135,7 +140,7 @@ def _aligned(m: Machine) -> Remedies:
         # The signed module is of SUSE's own repository, and mostly behind NVIDIA's libraries.
         rest = [f"{package.name}={kernel}" for package in own if package.name not in behind]
         commands = (("zypper", "install", "-y", "--oldpackage", *rest),)
-        title = f"Install the libraries of version {kernel}, the module's"
+        title = f"Install driver libraries {kernel} to match the kernel module"
         return (step(title=title, **_by(commands, _HELD_BACK)),)
     modules = all(name.startswith(("kmod-", "akmod-")) for name in behind)
     if family in ("rhel", "amazon", "fedora") and behind and modules:
@@ -145,8 +150,14 @@ def _aligned(m: Machine) -> Remedies:
     return ()
 
 
-_HELD_BACK = "The next update brings newer libraries again: wait until SUSE's module has followed."
-_LOCKED = "If dnf finds no update, `dnf versionlock list` or an exclude= line shows what holds it."
+_HELD_BACK = (
+    "Hold back further driver updates until SUSE releases a matching kernel module; otherwise "
+    "the next update will install newer libraries again."
+)
+_LOCKED = (
+    "If dnf finds no update, check `dnf versionlock list` and the exclude= lines in dnf's "
+    "configuration for a package that is being held back."
+)
 
 
 def _present(m: Machine, bounds: "Bounds", kb: Knowledge) -> "Aim":
@@ -251,7 +262,7 @@ def _driver(
     if where == "host" and _UBUNTUS_KERNEL.search(m.platform.kernel or ""):
         host = replace(m, platform=replace(m.platform, distro="ubuntu", distro_version=None))
         fields = _recipe(host, bounds, aim._replace(free=False))
-        fields["note"] = f"The kernel {m.platform.kernel} is Ubuntu's, so the host runs Ubuntu."
+        fields["note"] = f"Kernel {m.platform.kernel} is an Ubuntu kernel, so the host runs Ubuntu."
         fields["title"] = f"Install NVIDIA driver {aim.branch}{words} on the host"
         del fields["reason"]
         return (Remedy(id=id, where=where, needs_root=True, reboot=True, **fields),)
@@ -273,7 +284,7 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
         update = "apt-get update; apt-get full-upgrade -y"
         if family_of(m) in ("rhel", "fedora"):
             update = "dnf upgrade -y --refresh"
-        return {"title": "Update this DGX, the NVIDIA driver included", **_by(commands_in(update))}
+        return {"title": "Update this DGX, including the NVIDIA driver", **_by(commands_in(update))}
     fields, here, run_file = _recipe(m, bounds, aim), m.platform, from_run_file(m)
     unsupported = here.distro == "ubuntu" and here.distro_version not in _SUPPORTED_UBUNTUS
     notes = (
@@ -552,8 +563,8 @@ def _words(m: Machine) -> dict[str, str]:
 
 
 _NEEDS_REPOSITORY = (
-    "First set up NVIDIA's package repository for this distribution, as NVIDIA's driver "
-    "installation guide describes (docs.nvidia.com/datacenter/tesla/driver-installation-guide)."
+    "First set up NVIDIA's package repository for this distribution, following NVIDIA's driver "
+    "installation guide (docs.nvidia.com/datacenter/tesla/driver-installation-guide)."
 )
 
 
@@ -706,9 +717,9 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
 
 
 _MOK_OF_GUEST = (
-    "mokutil asks you for a new password. During the restart the MOK Manager waits ten seconds for "
-    "it, on the serial console. Where you cannot use that, switch Secure Boot off for this virtual "
-    "machine at the provider."
+    "mokutil asks you for a new password. During the reboot, MOK Manager waits ten seconds for "
+    "this password on the serial console. If you cannot use the serial console, disable Secure "
+    "Boot for this virtual machine in your provider's settings."
 )
 _OF_DKMS = re.compile(r"nvidia-dkms-(\d{3}(?:-server)?(?:-open)?)$")
 _CLOUDS_KERNEL = re.compile(r"\d[\d.]+-\d+-(aws|azure|gcp|oracle)$")
@@ -720,7 +731,7 @@ def _signed(m: Machine) -> Remedies:
     series = next((found[1] for name in _names(m) if (found := _OF_DKMS.match(name))), None)
     if family_of(m) != "ubuntu" or kernel is None or series is None:
         return ()
-    title = "Use Ubuntu's signed modules instead of DKMS"
+    title = "Use Ubuntu's signed kernel modules instead of DKMS"
     text = (
         "apt-get update; apt-get install -y linux-modules-nvidia-{series}-{kernel}; "
         "apt-get remove -y nvidia-dkms-{series}"
@@ -741,7 +752,10 @@ _SWITCHERS = {
     "supergfxd.conf": "supergfxctl --mode Hybrid",
 }
 """Files of modprobe.d that a program rewrites on each switch of graphics, and its command."""
-_SWITCHED = "This program wrote the file that blocks nvidia, and would write it again."
+_SWITCHED = (
+    "This tool created the file that blocks the nvidia module and would recreate the file if you "
+    "deleted it by hand."
+)
 
 
 def _unblocked(m: Machine, files: Strings) -> Json:
@@ -771,8 +785,8 @@ def _unblocked(m: Machine, files: Strings) -> Json:
 def hmm_off(m: Machine) -> Remedies:
     """Switch HMM off in the module nvidia_uvm."""
     line = "options nvidia_uvm uvm_disable_hmm=1"
-    note = "torch does not need HMM. A newer kernel or driver branch may fix it too."
-    title = "Turn HMM off in the nvidia_uvm module"
+    note = "torch does not need HMM. A newer kernel or driver branch may also fix the problem."
+    title = "Disable HMM in the nvidia_uvm module"
     (step,) = _root(m, "hmm-off", title, _system(m).boot_image, reboot=True, note=note)
     if step.manual:
         return (step,)
@@ -782,7 +796,7 @@ def hmm_off(m: Machine) -> Remedies:
 
 def libcuda_away(m: Machine, path: str) -> Remedies:
     """Keep the loader from finding that libcuda: take its package out, or find what brought it."""
-    step = partial(Remedy, id="libcuda-away", title="Remove the other libcuda")
+    step = partial(Remedy, id="libcuda-away", title="Remove the extra copy of libcuda")
     compat = re.search(r"/cuda-(\d+)\.(\d+)/compat", path)
     package = f"cuda-compat-{compat[1]}-{compat[2]}" if compat else ""
     boxed, system = bool(m.container.kind), _system(m)
@@ -792,13 +806,14 @@ def libcuda_away(m: Machine, path: str) -> Remedies:
         return (step(where=where, needs_root=True, commands=out),)
     tool = system.remove.partition(" ")[0]
     asks = {"apt-get": ("dpkg", "-S"), "pacman": ("pacman", "-Qo")}.get(tool, ("rpm", "-qf"))
-    title = "Find out what installed the other libcuda"
+    title = "Find out what installed the extra copy of libcuda"
     text = (
-        "Remove the package or the line of /etc/ld.so.conf.d that adds it, then run `ldconfig` "
-        "as root. Do not delete the file by hand."
+        "Remove the package that owns this libcuda, or the line in /etc/ld.so.conf.d that puts "
+        "its folder on the search path. Then run `ldconfig` as root. Do not delete the library "
+        "file by hand."
     )
     if not path.startswith("/") or m.redacted:
-        text = f"`ldconfig -p | grep libcuda` shows the file. {text}"
+        text = f"`ldconfig -p | grep libcuda` shows the path of the file. {text}"
         return (step(title=title, risk=Risk.PROCESS, manual=text),)
     folder = path.rpartition("/")[0]
     commands: list[Strings] = [(*asks, path)]
@@ -806,9 +821,9 @@ def libcuda_away(m: Machine, path: str) -> Remedies:
         commands.append(("grep", "-rl", folder, "/etc/ld.so.conf.d"))
     else:
         text = (
-            "If a package owns the file, remove that package. If none does, it is a leftover copy: "
-            "move it and the other libcuda files next to it to another folder, then run `ldconfig` "
-            "as root."
+            "If a package owns the file, remove that package. If no package owns the file, it is "
+            "a leftover copy: move it, and any other libcuda files in the same folder, somewhere "
+            "else, then run `ldconfig` as root."
         )
     return (step(title=title, risk=Risk.PROCESS, commands=tuple(commands), manual=text),)
 
@@ -841,8 +856,8 @@ def install_firmware(m: Machine) -> Remedies:
         text = _FIRMWARE["rhel"]
     if not text or version is None:
         text = (
-            "Reinstall the package that contains /lib/firmware/nvidia, in the same version as the "
-            "loaded module, then rebuild the boot image (initramfs)."
+            "Reinstall the package that provides the files in /lib/firmware/nvidia, at the same "
+            "version as the loaded kernel module. Then rebuild the boot image (initramfs)."
         )
         return (step(needs_root=True, reboot=True, manual=text),)
     words = {"branch": f"{version.branch}{server}", "version": version}
@@ -859,18 +874,20 @@ def reload_driver(m: Machine) -> Remedies:
     loaded = [name for name in order if name in (order[2:] if known is None else known)]
     out = ("modprobe", "-r", *loaded, "nvidia")
     note = (
-        "Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the "
-        "programs."
+        "This only works while nothing is using the GPU, including the desktop: `lsof "
+        "/dev/nvidia*` lists the programs that use it."
     )
     start = commands_in("modprobe nvidia; modprobe nvidia_uvm")
     commands = (*commands_in("systemctl stop nvidia-persistenced"), out, *start)
-    title = "Reload the driver without a restart"
+    title = "Reload the driver without rebooting"
     step = Remedy(id="reload-driver", title=title, needs_root=True, commands=commands, note=note)
     return (step,)
 
 
 _PATH, _DRIVERS_OF_NIXOS = "LD_LIBRARY_PATH", "/run/opengl-driver/lib"
-_IN_SHELL_NIX = "To keep it, put the same line into the shellHook of your shell.nix or flake."
+_IN_SHELL_NIX = (
+    "To make this permanent, add the same line to the shellHook in your shell.nix or flake."
+)
 _LIBCUDA = {
     "debian": ("apt-get", "libcuda1={version}-*"),
     "rhel": ("dnf", "nvidia-driver-cuda-{version}"),
@@ -884,7 +901,7 @@ def install_libcuda(m: Machine) -> Remedies:
     if keeper_of(m) != "here":
         return ()
     family, names, version = family_of(m), _names(m), m.driver.version
-    step = partial(Remedy, id="install-libcuda", title="Install the driver's CUDA library")
+    step = partial(Remedy, id="install-libcuda", title="Install the CUDA driver library (libcuda)")
     generation = next((found[0] for name in names if (found := re.search(r"G0\d", name))), "G06")
     server = "-server" if any("-server" in name for name in names) else ""
     pair = _LIBCUDA.get(_system_of(m))
@@ -904,13 +921,16 @@ def install_libcuda(m: Machine) -> Remedies:
         suffix = "" if bare else f"-{version.branch}{server}"
         pair = ("apt-get", f"libnvidia-compute{suffix} nvidia-utils{suffix}")
     if family == "arch":
-        note = "Arch installs it together with all updates, and so a new module too."
+        note = (
+            "On Arch, this command also installs all other pending updates, including a new "
+            "kernel module."
+        )
         commands = commands_in("pacman -Syu nvidia-utils")
         return (step(needs_root=True, reboot=True, commands=commands, tool="pacman", note=note),)
     if pair is None or ("{version}" in pair[1] and version is None):
         text = (
-            "Install this distribution's package with libcuda.so.1, in the same version as the "
-            f"loaded module ({version or 'shown in /proc/driver/nvidia/version'})."
+            "Install your distribution's package that provides libcuda.so.1, at the same version "
+            f"as the loaded kernel module ({version or 'shown in /proc/driver/nvidia/version'})."
         )
         return (step(needs_root=True, manual=text),)
     tool, packages = pair
@@ -925,7 +945,10 @@ def reboot(m: Machine) -> Remedies:
         text = "In the notebook's menu, disconnect and delete the runtime, then connect again."
         return (step(title="Get a fresh runtime", manual=text),)
     if side == "wsl":
-        commands, note = commands_in("wsl.exe --shutdown"), "This ends everything that runs in WSL."
+        commands, note = (
+            commands_in("wsl.exe --shutdown"),
+            "This stops everything that is running in WSL.",
+        )
         return (step(title="Restart WSL", where="windows", commands=commands, note=note),)
     if side in ("windows", "macos"):
         title = "Restart the computer"
@@ -944,8 +967,9 @@ def reload_uvm(m: Machine) -> Remedies:
         return step("Load the nvidia_uvm module and create its device nodes", nodes)
     note = (
         "Stop all CUDA programs first: `sudo fuser -v /dev/nvidia-uvm` lists the processes that "
-        "still hold the module. To keep it working through a suspend, set the nvidia module's "
-        "option NVreg_PreserveVideoMemoryAllocations=1 and enable nvidia-suspend and nvidia-resume."
+        "still use the module. To keep CUDA working after a suspend, set the nvidia module's "
+        "option NVreg_PreserveVideoMemoryAllocations=1 and enable the nvidia-suspend and "
+        "nvidia-resume services."
     )
     commands = f"modprobe -r nvidia_uvm; modprobe nvidia_uvm; {nodes}"
     return step("Reload the nvidia_uvm module", commands, note=note)
@@ -997,8 +1021,8 @@ def wsl_driver(m: Machine) -> Remedies:
             commands = commands_in(f"wsl.exe --set-version {name} 2")
             return (step(title=title, commands=commands, note=note),)
         text = (
-            "In Windows, run `wsl --list` for the name of this distribution, then "
-            "`wsl --set-version` with that name and 2."
+            "In Windows, run `wsl --list` to find the name of this distribution. Then run `wsl "
+            "--set-version` followed by that name and 2."
         )
         return (step(title=title, manual=text, note=note),)
     inside = _names(m)
@@ -1007,11 +1031,11 @@ def wsl_driver(m: Machine) -> Remedies:
         title="Update the NVIDIA driver on Windows, then WSL",
         commands=commands_in("wsl.exe --update; wsl.exe --shutdown"),
         manual=_ON_WINDOWS,
-        note="`wsl --shutdown` ends everything that runs in WSL.",
+        note="`wsl --shutdown` stops everything that is running in WSL.",
     )
     note = (
-        "WSL uses the Windows driver; a Linux driver inside hides it. Afterwards run "
-        "`wsl --shutdown` in Windows."
+        "WSL uses the Windows driver; a Linux driver installed in WSL hides it. Then run `wsl "
+        "--shutdown` in Windows."
     )
     take_out = _system(m).remove or "apt-get remove -y"
     remove = _by(((*take_out.split(), *inside), ("ldconfig",)), note)
@@ -1033,13 +1057,15 @@ def _root(
     where = keeper_of(m)
     step = partial(Remedy, id=id, title=title, where=where, reboot=reboot)
     if where == "admin":
-        return (step(manual="Ask the administrator: other people use this machine too."),)
+        return (
+            step(manual="Ask the administrator to do this: other people also use this machine."),
+        )
     return (step(needs_root=True, commands=commands_in(commands), note=note),)
 
 
 _LIMITS = (
-    "It works on data center GPUs only, and for computing, not graphics. Remove it after an update "
-    "of the driver to branch {branch} or newer."
+    "The package works only on data center GPUs, and only for compute, not for graphics. Remove "
+    "the package after updating the driver to branch {branch} or newer."
 )
 _IMAGES = ("ubuntu24.04", "ubuntu22.04", "rockylinux9", "ubuntu20.04")
 
@@ -1063,7 +1089,7 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
     folder = f"/usr/local/cuda-{cuda.major}.{cuda.minor}/compat"
     where, side = keeper_of(m), side_of(m)
     install: Json = {"needs_root": False}
-    start = f"Once it is installed, start your program with LD_LIBRARY_PATH={folder}."
+    start = f"After installing the package, start your program with LD_LIBRARY_PATH={folder}."
     if side == "container":
         # In a container the package is part of the image.
         where = "container"
@@ -1071,8 +1097,8 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
         tag = next(filter(None, tags), None)
         image = f"nvidia/cuda:{tag}" if tag else f"an nvidia/cuda image of CUDA {cuda}"
         text = (
-            f"Base the container's image on {image}, which includes {name}. If CUDA still does not "
-            f"start, set LD_LIBRARY_PATH={folder} in it."
+            f"Base the container image on {image}, which includes {name}. If CUDA still does not "
+            f"start, set LD_LIBRARY_PATH={folder} in the image."
         )
     elif side in ("linux", "dgx"):
         where, text, system = "here", start, _system(m)
@@ -1084,7 +1110,7 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
             text = f"{name} comes from NVIDIA's package repository. {_NEEDS_REPOSITORY} {start}"
         install["needs_root"] = True
     else:
-        text = f"Ask for NVIDIA's package {name} on this system. {start}"
+        text = f"Ask the administrator to install NVIDIA's {name} package on this system. {start}"
     branch = kb.branch_for(cuda)
     note = _LIMITS.format(branch=branch) if branch else _LIMITS.partition(" Remove")[0]
     title = f"Use NVIDIA's forward-compatibility package {name}"

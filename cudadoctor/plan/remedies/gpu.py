@@ -21,11 +21,14 @@ _ALONE_FROM = Version("8.0")
 _ONE_PROFILE = frozenset(map(Version, ("8.0", "9.0", "10.0", "10.3")))
 """Generations whose MIG profile 0 is the whole GPU."""
 _FREE_IT = (
-    "First stop every program on the GPU, monitoring too: `sudo fuser -v /dev/nvidia*` lists them."
+    "First stop every program that uses the GPU, including monitoring tools: `sudo fuser -v "
+    "/dev/nvidia*` lists them."
 )
-_MIG = "For several smaller instances, `nvidia-smi mig -lgip` lists the profiles."
-_AGAIN = "Start the container again afterwards."
-_BROKEN = "No reset and no driver repairs it. Do not train on it until it is replaced."
+_MIG = "To create several smaller instances instead, choose a profile from `nvidia-smi mig -lgip`."
+_AGAIN = "Then start the container again."
+_BROKEN = (
+    "Neither a reset nor a new driver repairs this GPU. Do not train on it until it is replaced."
+)
 _LINUX = ("linux", "dgx", "container", "cluster")
 _REPORT = ("nvidia-bug-report.sh",)
 
@@ -59,7 +62,11 @@ def reset_gpus(m: Machine, *gpus: Gpu) -> Remedies:
     indexes = {gpu.index for gpu in gpus} | _joined(m, gpus)
     together = [gpu for gpu in m.gpus or () if gpu.index in indexes]
     users = _users(together)
-    note = f"First stop {listed(users)}: a GPU in use cannot be reset." if users else _FREE_IT
+    note = (
+        f"First stop {listed(users)}: a GPU cannot be reset while it is in use."
+        if users
+        else _FREE_IT
+    )
     title = f"Reset GPU {indexes_of(together)}"
     command = "nvidia-smi --gpu-reset -i {gpus}"
     return set_gpus(m, title, command, together, id="reset-gpu", note=note)
@@ -99,9 +106,9 @@ def reset_or_restart(m: Machine, *gpus: Gpu) -> Remedies:
 
 
 _MOVED = {
-    "slurm": "Submit the job again with `sbatch --exclude={node}` and your job script.",
-    "kubernetes": "Ask the administrator to cordon this node, then delete the pod: its controller "
-    "starts a new one elsewhere.",
+    "slurm": "Resubmit the job with `sbatch --exclude={node}` and your job script.",
+    "kubernetes": "Ask the administrator to cordon this node, then delete the pod: its controller will "
+    "create a new one on another node.",
 }
 
 
@@ -113,8 +120,8 @@ def replace_gpus(m: Machine, *gpus: Gpu) -> Remedies:
     report: tuple[Strings, ...] = ()
     title = f"Ask the vendor to replace GPU {which}"
     if side_of(m) in _LINUX:
-        title, report = f"Collect the report for replacing GPU {which}", (_REPORT,)
-        text = "Send the nvidia-bug-report.log.gz that it writes to the vendor, and ask for an RMA."
+        title, report = f"Collect the bug report needed to replace GPU {which}", (_REPORT,)
+        text = "Send the resulting nvidia-bug-report.log.gz to the vendor and request an RMA."
     step = Remedy(id="replace-gpu", title=title, where=keeper_of(m), manual=text, commands=report)
     return (replace(step, needs_root=bool(report)), *_without(m, gpus))
 
@@ -144,6 +151,6 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
     )
     note = f"{_MIG} {_AGAIN}" if m.container.kind else _MIG
     made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
-    title = f"Leave MIG mode on GPU {which}"
+    title = f"Disable MIG mode on GPU {which}"
     left = set_gpus(m, title, leave, gpus, id="mig-off", note=_FREE_IT)
     return left + made if leave_first else made + left

@@ -164,7 +164,8 @@ def rename_file(m: Machine, file: str) -> Remedies:
     title = f"Rename {name}"
     if m.redacted:
         text = (
-            f"Give {file} a name that no Python module has, or start the program in another folder."
+            f"Rename {file} to something that is not the name of a Python module, or start "
+            "the program in another folder."
         )
         return by_hand("rename-file", title, text)
     moved = ("mv", "-n", file, f"{folder}/my_{name}")
@@ -215,34 +216,42 @@ def _lasting(m: Machine, name: str) -> str:
     value, prefix = (m.env or {}).get(name, ""), m.python.prefix or ""
     if module := _MODULES.search(value):
         return (
-            f"A module sets it: `module unload {module[1].lower()}` (see `module list`), and take "
-            "its `module load` out of the job script or ~/.bashrc."
+            f"An environment module sets this variable: run `module unload {module[1].lower()}` "
+            "(see `module list`) and remove its `module load` line from the job script or "
+            "~/.bashrc."
         )
     if m.container.kind == "apptainer":
         return (
-            "The image or your shell outside sets it at each start. Unset it there, or run "
-            f"`env -u {name} python` in the container."
+            "The image or the host shell sets this variable whenever the container starts. Unset "
+            f"it there, or run `env -u {name} python` in the container."
         )
     conda = (m.env or {}).get("CONDA_PREFIX") or prefix
     if (m.python.kind or "").startswith("conda") and conda and value.startswith(conda):
         return (
-            f"The conda environment sets it: `grep -l {name} $CONDA_PREFIX/etc/conda/activate.d/*` "
-            f"finds the file; if none does, run `conda env config vars unset {name}`."
+            f"The conda environment sets this variable: find the file with `grep -l {name} "
+            "$CONDA_PREFIX/etc/conda/activate.d/*`. If no file sets it, run `conda env config "
+            f"vars unset {name}`."
         )
     if m.platform.system == "Windows":
-        return f"To remove it for good, delete {name} in Environment Variables."
+        return (
+            f"To make this permanent, edit or delete {name} in the Windows Environment Variables "
+            "dialog."
+        )
     if m.container.kind in ("docker", "podman", "containerd"):
         return (
-            f"To remove it for good, look for {name} in the Dockerfile and in "
-            "the command that starts the container."
+            f"To make this permanent, edit or delete {name} in the Dockerfile or in the command "
+            "that starts the container."
         )
     if m.container.kind == "kubernetes":
-        return f"To remove it for good, delete {name} from the pod's manifest."
+        return f"To make this permanent, edit or delete {name} in the pod's manifest."
     if m.container.scheduler:
-        return f"To remove it for good, look for {name} in the job script and in ~/.bashrc."
+        return (
+            f"To make this permanent, edit or delete the line that sets {name} in the job script "
+            "or ~/.bashrc."
+        )
     return (
-        f"To remove it for good, find its line with `grep -n {name} ~/.bashrc ~/.profile ~/.zshrc "
-        "/etc/environment` and delete it."
+        f"To make this permanent, find the line that sets the variable with `grep -n {name} "
+        "~/.bashrc ~/.profile ~/.zshrc /etc/environment` and edit or delete it."
     )
 
 
@@ -290,13 +299,14 @@ def off_search_path(m: Machine, folder: str) -> Remedies:
     rest = [entry for entry in entries if entry not in gone]
     if not rest:
         return unset_variables(m, _NAME)
-    title = f"Take {' and '.join(dict.fromkeys(gone))} out of {_NAME}"
+    title = f"Remove {' and '.join(dict.fromkeys(gone))} from {_NAME}"
     (step,) = set_variables("trim-ld-library-path", title, {_NAME: ":".join(rest)})
     if m.container.kind != "apptainer":
         return (replace(step, note=_lasting(m, _NAME)),)
     note = (
-        "The image sets it at each start: pass `--env LD_LIBRARY_PATH=` with that value to "
-        "`apptainer exec`, or change %environment of the image."
+        "The image sets this variable whenever the container starts: pass the new value to "
+        "`apptainer exec` with `--env LD_LIBRARY_PATH=`, or edit the image's %environment "
+        "section."
     )
     return (replace(step, note=note),)
 

@@ -116,7 +116,7 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
                 install=(f"torch=={release}", *pins),
                 remove=_installed(m, ("torch", *COMPANIONS)) + only_for_torch(m.packages or ()),
             ),
-            note=f"An interrupted pip left {left} in site-packages; nothing needs it."
+            note=f"An interrupted pip run left unused files in site-packages: {left}."
             if left
             else None,
         ),
@@ -157,7 +157,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     listed = ", ".join(pins.values()).replace("==", " ")
     title = f"Install {listed} for torch {version.public}"
     lost = ", ".join(name for name in found if name not in pins)
-    note = f"No release of {lost} is known for this torch." if lost else None
+    note = f"No release of {lost} is known for this torch version." if lost else None
     return (_step(id="install-companion", title=title, packages=change, note=note),)
 
 
@@ -181,10 +181,11 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     found = kb.jetson_build(release) if release is not None else None
     if found is None:
         text = (
-            "Install NVIDIA's torch wheel for your JetPack, as docs.nvidia.com describes under "
-            "Installing PyTorch for Jetson Platform. Builds for other computers do not run here."
+            "Install NVIDIA's torch wheel for your JetPack version, as described under "
+            '"Installing PyTorch for Jetson Platform" on docs.nvidia.com. Builds for other '
+            "computers do not run on a Jetson."
         )
-        return (step(title="Install NVIDIA's build of torch for this JetPack", manual=text),)
+        return (step(title="Install NVIDIA's torch build for this JetPack release", manual=text),)
     change = PackageChange(
         install=("torch", "torchvision"),
         remove=_installed(m, TORCH_FAMILY) + only_for_torch(m.packages or ()),
@@ -193,8 +194,8 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
         cuda=found.cuda,
     )
     jetpack, python = found.jetpack, found.python
-    note = f"These wheels are for Python {python}, which JetPack {jetpack} includes."
-    title = f"Install the build of torch for JetPack {jetpack}"
+    note = f"These wheels are for Python {python}, the version that ships with JetPack {jetpack}."
+    title = f"Install the torch build for JetPack {jetpack}"
     if python_of(m) in (None, python) and platform_blocker(m) is None:
         return (step(title=title, packages=change, note=note),)
     made = environment.new_environment(m, python, replace(change, remove=()))
@@ -352,9 +353,9 @@ def _from_conda_forge(change: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     argv = (conda or "conda", *create.split())
     return _step(
         id="conda-torch",
-        title=f"Make a conda environment with conda-forge's torch {torch} and CUDA {change.cuda}",
+        title=f"Create a conda environment with conda-forge's torch {torch} and CUDA {change.cuda}",
         commands=(argv,) if conda else (),
-        manual=None if conda else f"With conda or mamba (Miniforge): {' '.join(argv)}",
+        manual=None if conda else f"With conda or mamba (from Miniforge), run: {' '.join(argv)}",
         tool="conda",
         note=change.text,
     )
@@ -383,7 +384,7 @@ def install_python(
     build = best_build(changed, kb, keep=keep).build
     change = remedy_for(build, changed, kb).packages if build else None
     made = environment.new_environment(m, str(wanted), change)
-    title = f"Make a new environment with Python {wanted}"
+    title = f"Create a new environment with Python {wanted}"
     return (_step(id="install-python", title=title, **_made(made)),)
 
 
@@ -400,7 +401,7 @@ def emptied(m: Machine, python: OptVersion = None) -> Machine:
     return replace(m, python=own, torch=torch, packages=())
 
 
-_SCHEDULED = "The scheduler sets a job's GPUs: ask it for GPUs of one kind."
+_SCHEDULED = "The scheduler assigns a job's GPUs: request GPUs of a single type."
 
 
 def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedies:
@@ -424,7 +425,10 @@ def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
         return ()
     install = remedy_for(change.build, m, kb)
     gone = hiding[0].title.removeprefix("Hide ").removesuffix(" from programs")
-    note = joined(f"No single build supports all GPUs here: this leaves out {gone}.", install.note)
+    note = joined(
+        f"No single build supports all GPUs in this machine; this one leaves out {gone}.",
+        install.note,
+    )
     settings = hiding[0].variables
     return (
         replace(install, title=f"{install.title} without {gone}", variables=settings, note=note),
@@ -441,8 +445,9 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedi
     step = partial(_step, id="install-torch")
     if backend is not None and not (build and build.cuda):
         text = (
-            f"This environment has a {backend} build, and cudadoctor knows builds for NVIDIA GPUs "
-            f"and the CPU only. Take torch {wish} from PyTorch's {backend} index."
+            f"This environment has a {backend} build, but cudadoctor only has data about builds "
+            f"for NVIDIA GPUs and for the CPU. Install torch {wish} from PyTorch's {backend} "
+            "index."
         )
         return (step(title=f"Install the {backend} build of torch {wish}", manual=text),)
     if build is not None:
@@ -456,11 +461,11 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedi
     # Why it cannot be, and what would help, as words: another release is nobody's wish.
     more = len(choice.why_not) - _MOST_REASONS
     texts = (
-        f"Ask for another release than torch {wish}, or change what keeps it from running.",
+        f"Choose a release other than torch {wish}, or fix what keeps it from running here.",
         *choice.why[:1],
         *(f"{other.variant}: {other.reason}" for other in choice.why_not[:_MOST_REASONS]),
-        f"{more} older variants do not fit either." if more > 0 else None,
+        f"{more} older variants are not compatible either." if more > 0 else None,
         *(change.text for change in choice.alternatives),
     )
-    title = f"No build of torch {wish} fits this machine"
+    title = f"No build of torch {wish} is compatible with this machine"
     return (step(title=title, manual=joined(*texts)), *remedies)

@@ -128,7 +128,7 @@ class _Choosing:
         if own and own.build:
             if other and _is_newer(other, own):
                 version = own.machine.python.version
-                template = "With Python {version}, torch {torch} would be the newest."
+                template = "With Python {version}, the newest usable torch is {torch}."
                 only = say(template, version=version, torch=own.build.torch)
                 return _made(known.tool or "pip", other, only)
             return self._from_own(own, other)
@@ -181,7 +181,8 @@ class _Choosing:
         if tool == "uv" or own.brings_pip:
             return _made(tool or "pip", own)
         without = say(
-            "{python} (Python {version}) cannot make an environment with pip: it has no ensurepip.",
+            "{python} (Python {version}) cannot create an environment with pip because it "
+            "has no ensurepip.",
             python=python.executable,
             version=python.version,
         )
@@ -190,18 +191,20 @@ class _Choosing:
         if other is not None:
             return _made("pip", other, without)
         package = f"python{python_of(own.machine)}-venv"
-        template = "Install it (Debian, Ubuntu: sudo apt install {package}), or install uv."
+        template = "Install ensurepip (Debian, Ubuntu: sudo apt install {package}), or install uv."
         out = say(template, package=package)
         return NoWay(why=(without,), ways_out=(out,), choice=own.choice)
 
     def _instead(self) -> str:
         """Why the machine's own Python is not taken."""
         if self.own is None:
-            return say("The Python that is active here does not run.")
+            return say("The active Python does not run.")
         wanted = f"torch {self.known.torch}" if self.known.torch else "torch"
         version = python_of(self.own.machine)
         return say(
-            "No build of {wanted} fits Python {version} here.", wanted=wanted, version=version
+            "No build of {wanted} for this system supports Python {version}.",
+            wanted=wanted,
+            version=version,
         )
 
     def _fetched(self, tool: OptStr) -> Chosen | NoWay:
@@ -213,7 +216,7 @@ class _Choosing:
             return self._nothing()
         version = python_of(found.machine)
         if tool is None:
-            template = "Install Python {version}, or install uv, which downloads it."
+            template = "Install Python {version}, or install uv, which downloads Python for you."
             return self._nothing(say(template, version=version))
         return _made(tool, found, self._instead())
 
@@ -223,12 +226,14 @@ class _Choosing:
         if found is None:
             return self._nothing()
         version = python_of(found.machine)
-        template = "Name a Python {version} with --python, or leave --python out."
+        template = "Specify a Python {version} with --python, or omit --python."
         return self._nothing(say(template, version=version))
 
     def _nothing(self, *ways_out: str) -> NoWay:
         if self.own is None:
-            return NoWay(why=(say("No working Python was found here."),), ways_out=ways_out)
+            return NoWay(
+                why=(say("No working Python was found on this system."),), ways_out=ways_out
+            )
         choice = self.own.choice
         others = (alternative.text for alternative in choice.alternatives)
         return NoWay(why=choice.why, ways_out=(*others, *ways_out), choice=choice)

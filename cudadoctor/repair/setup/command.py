@@ -117,12 +117,12 @@ class Setup(Struct, kw_only=True):
                 workplace = Workplace(place, alone=recipe.alone)
             except making.Busy:
                 refuse(
-                    "another cudadoctor setup is working in {folder}: wait until it ends",
+                    "another cudadoctor setup is running in {folder}; wait until it finishes",
                     folder=place.path,
                 )
             except OSError as error:
                 reason = error.strerror or error
-                refuse("{folder} cannot be created: {reason}", folder=place.path, reason=reason)
+                refuse("cannot create {folder}: {reason}", folder=place.path, reason=reason)
             try:
                 with Waiting() as waiting:
                     making.make(workplace, recipe, waiting, interrupts)
@@ -149,9 +149,9 @@ class Setup(Struct, kw_only=True):
         for line in () if stopped or self.options.as_json else lines:
             sys.stderr.write(f"  {inert(line)}\n")
         left = workplace.remove()
-        template = "What was made is removed."
+        template = "The unfinished environment was removed."
         if left:
-            template = "What was made is removed, except {path}."
+            template = "The unfinished environment was removed, except for {path}."
         end = say(template, path=left)
         if stopped:
             return self.ended(
@@ -165,11 +165,15 @@ class Setup(Struct, kw_only=True):
         """Proven if the step passed and the verdict is no worse than warnings; else only kept."""
         smoke, name = judged.machine.smoke, self.folder
         if smoke is None or smoke.ended or not passed(smoke):
-            template = "{folder} is installed, but the training step did not pass in it."
+            template = (
+                "The environment in {folder} is installed, but the training step did not pass."
+            )
             return self.ended("unproven", say(template, folder=name))
         if judged.diagnosis.verdict in ("healthy", "warnings"):
             return self.ended("proven")
-        template = "{folder} is installed, but not everything works yet: see above."
+        template = (
+            "The environment in {folder} is installed, but not everything works yet; see above."
+        )
         return self.ended("unproven", say(template, folder=name))
 
 
@@ -178,10 +182,11 @@ def setup(folder: str, options: Options) -> int:
     refuse_contradictions(options)
     if options.manager and BY_NAME[options.manager].new is None:
         refuse(
-            "setup makes a folder, not an image. For a Dockerfile: cudadoctor fix --as dockerfile"
+            "setup creates a folder, not an image. For a Dockerfile, run: cudadoctor fix "
+            "--as dockerfile"
         )
     if not folder.strip():
-        refuse("DIR is empty: name the folder for the new environment")
+        refuse("DIR is empty; specify a folder for the new environment")
     place = making.looked_at(folder)
     if sentence := making.refusal(place):
         refuse(sentence)
@@ -192,7 +197,7 @@ def setup(folder: str, options: Options) -> int:
     if isinstance(chosen, NoWay):
         work.say(saying.no_way(chosen, known.machine, width()))
         work.ways_out = chosen.ways_out
-        nothing = say("Nothing was made.")
+        nothing = say("Nothing was created.")
         return work.ended("no-build", *chosen.why, nothing, last=nothing)
     recipe = making.recipe(chosen, place.path, known.tools, kb)
     plan = work.plan = _planned(chosen, recipe, place, kb, verify_it=options.verify)
@@ -200,11 +205,11 @@ def setup(folder: str, options: Options) -> int:
     work.say(shown, aloud=not options.yes)
     if plan.verified is False:
         finding = spoken(plan.finding or "")
-        return work.ended("unresolved", finding, say("Nothing was made."))
+        return work.ended("unresolved", finding, say("Nothing was created."))
     if plan.room.too_small:
         return work.ended("no-room", saying.too_small(plan.room, place.path))
     if not options.yes and not _agreed(place):
-        return work.ended("declined", say("Nothing was made."))
+        return work.ended("declined", say("Nothing was created."))
     return work.made(place, plan)
 
 
@@ -218,7 +223,7 @@ def _known(options: Options, kb: Knowledge) -> Known:
         if tool is not None and tool != "pip" and tool not in tools:
             names = ", ".join(BY_NAME[tool].programs)
             refuse(
-                "--with {tool}: not found on PATH: {names}. Install it first",
+                "--with {tool}: {names} not found on PATH; install it first",
                 tool=tool,
                 names=names,
             )
@@ -227,7 +232,7 @@ def _known(options: Options, kb: Knowledge) -> Known:
         if choosing.suffices(known, kb):
             return known
         with Waiting() as progress:
-            progress("the Pythons of this machine", True)
+            progress("the Python installations on this machine", True)
             return replace(known, others=choosing.found(host))
     finally:
         local.close_host()
@@ -250,7 +255,7 @@ def _planned(
     if verify_it:
         try:
             with Waiting() as progress:
-                progress("the resolver", True)
+                progress("the package resolver", True)
                 here = chosen.base is not None
                 answer = verify(
                     recipe.wanted.change, chosen.machine, kb, here=here, tool_name=chosen.tool
@@ -272,10 +277,10 @@ def _planned(
 def _agreed(place: Place) -> bool:
     """Whether the user lets it be made; if nobody can be asked, that is wrong use."""
     if not sys.stdin.isatty():
-        refuse("cannot ask without a terminal: add --yes to make the environment")
+        refuse("cannot prompt without a terminal; add --yes to create the environment")
     template = "Create this environment?"
     if place.ours:
-        template = "{folder} is left from a setup that did not finish. Replace it?"
+        template = "{folder} is left over from an unfinished setup. Replace it?"
     return asked("\n" + inert(say(template, folder=place.path)))
 
 

@@ -75,7 +75,7 @@ class Place(Struct, frozen=True, kw_only=True):
 def refusal(place: Place) -> OptStr:
     """Why no environment may be made there, as one sentence; None where one may."""
     if place.why:
-        template = "{path} cannot be examined ({reason}): choose another folder"
+        template = "{path} cannot be examined ({reason}); choose another folder"
         return say(template, path=place.path, reason=place.why)
     return next(chain(_by_name(place), _by_kind(place), _by_rights(place)), None)
 
@@ -84,32 +84,39 @@ def _by_name(place: Place) -> Iterator[str]:
     """Names that no environment can live under."""
     name = place.path
     if not name.isprintable():
-        yield say("{path} contains unprintable characters: choose another name", path=inert(name))
+        yield say("{path} contains unprintable characters; choose another name", path=inert(name))
     separator = ";" if re.match(r"[A-Za-z]:", name) else ":"
     if separator in name:
-        template = "{path} contains '{mark}', which separates folders in PATH: choose another name"
+        template = "{path} contains '{mark}', which separates folders in PATH; choose another name"
         yield say(template, path=name, mark=separator)
     for packages in {*_OF_PACKAGES} & {*re.split(r"[/\\]", place.real)}:
-        template = "{path} is inside the {packages} of an environment: choose a folder outside it"
+        template = (
+            "{path} is inside the {packages} folder of an environment; choose a folder outside "
+            "that environment"
+        )
         yield say(template, path=name, packages=packages)
     if _SYSTEM.match(place.real) or _WINDOWS_SYSTEM.match(place.real):
-        yield say("{path} belongs to the system: choose a folder of your own", path=name)
+        yield say("{path} belongs to the system; choose a folder of your own", path=name)
     if place.inside and place.inside != place.real:
-        template = "{path} is inside the environment {inside}: choose a folder outside it"
+        template = (
+            "{path} is inside the environment {inside}; choose a folder outside that environment"
+        )
         yield say(template, path=name, inside=place.inside)
 
 
 def _by_kind(place: Place) -> Iterator[str]:
     name = place.path
     if place.kind == "link":
-        yield say("{path} is a link to {real}: name the folder itself", path=name, real=place.real)
+        yield say(
+            "{path} is a link to {real}; specify the folder itself", path=name, real=place.real
+        )
     if place.kind == "file":
-        yield say("{path} is a file: name a folder that does not exist yet", path=name)
+        yield say("{path} is a file; specify a folder that does not exist yet", path=name)
     if not place.parent_there:
-        yield say("{path} is not a folder: create it first", path=place.parent)
+        yield say("{path} is not an existing folder; create it first", path=place.parent)
     if place.entries and not place.ours:
         found = ", ".join(place.entries[:3]) + (", ..." if len(place.entries) > 3 else "")
-        template = "{path} is not empty ({names}): name a folder that does not exist yet"
+        template = "{path} is not empty ({names}); specify a folder that does not exist yet"
         yield say(template, path=name, names=found)
 
 
@@ -118,12 +125,12 @@ def _by_rights(place: Place) -> Iterator[str]:
     name, there = place.path, place.kind == "folder"
     owner = place.owner if there else place.parent_owner
     if place.user == 0 and owner not in (None, 0):
-        template = "you are root, but {path} belongs to user {owner}: run this as that user"
+        template = "you are root, but {path} belongs to user {owner}; run this as that user"
         yield say(template, path=name if there else place.parent, owner=owner)
     if there and not place.writable:
-        yield say("you cannot write to {path}: choose another folder", path=name)
+        yield say("you cannot write to {path}; choose another folder", path=name)
     if not there and not place.parent_writable:
-        yield say("you cannot write to {path}: choose another folder", path=place.parent)
+        yield say("you cannot write to {path}; choose another folder", path=place.parent)
 
 
 def looked_at(folder: str) -> Place:
@@ -177,7 +184,7 @@ def recipe(chosen: Chosen, folder: str, programs: Mapping[str, str], kb: Knowled
     new, build, machine = BY_NAME[chosen.tool].new, chosen.build, chosen.machine
     change = remedy_for(build, machine, kb).packages if build else None
     if build is None or change is None or new is None:
-        raise ValueError("nothing was chosen, so nothing can be made")
+        raise ValueError("nothing was selected, so nothing can be created")
     return new(
         Wanted(
             machine=machine,
@@ -315,7 +322,7 @@ def _run(argv: Strings, workplace: Workplace, waiting: Waiting, interrupts: Inte
         command = Command(argv, clean(os.environ, scratch), folder, waiting.line, held)
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or str(error)
-        text = say("{program} cannot be started: {reason}", program=argv[0], reason=words)
+        text = say("cannot start {program}: {reason}", program=argv[0], reason=words)
         raise Failed(text) from error
     command.go()
     waiting(name_of(argv), True)

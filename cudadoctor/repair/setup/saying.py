@@ -67,7 +67,7 @@ def plan(
     base, folder = chosen.base, recipe.wanted.folder
     what = spoken(BY_NAME[chosen.tool].makes)
     yield from heading(
-        say("cudadoctor will make {what} in {folder}:", what=what, folder=folder), width
+        say("cudadoctor will create {what} in {folder}:", what=what, folder=folder), width
     )
     if recipe.files:
         names = ", ".join(recipe.files)
@@ -110,7 +110,7 @@ def rows(label: str, texts: list[str], width: int) -> Iterator[Line]:
 
 def no_way(found: NoWay, machine: Machine, width: int) -> Iterator[Line]:
     """Why nothing is made, and what would help."""
-    yield from heading(say("No PyTorch build works in a new environment here."), width)
+    yield from heading(say("No PyTorch build works in a new environment on this system."), width)
     yield Line(())
     yield from rows(say("Instead"), list(map(spoken, found.ways_out)), width)
     yield from rows(say("Why"), list(map(spoken, found.why)), width)
@@ -132,7 +132,9 @@ def _build(choice: Choice, wanted: Wanted, width: int) -> Iterator[Line]:
     yield _line(say("Build"), f"torch {build.torch} {build.variant}{beside}", "bold")
     yield from rows(say("Why"), list(map(spoken, choice.why)), width)
     if build.cuda is None and wanted.machine.platform.system != "Darwin":
-        yield from rows("", [say("A CPU build: it proves torch, not a GPU.")], width)
+        yield from rows(
+            "", [say("This is a CPU build; it shows that torch works, not that a GPU does.")], width
+        )
     yield from rows(say("Rejected"), _rejected(choice), width)
 
 
@@ -167,7 +169,7 @@ def size(room: Room) -> str:
 def too_small(room: Room, folder: str) -> str:
     """The sentence for a disk that will not do."""
     return say(
-        "Nothing was made: {folder} needs about {needed}, but has {free} free.",
+        "Nothing was created: about {needed} is needed in {folder}, but only {free} is available.",
         folder=folder,
         needed=bytes_shown(room.installed_bytes or 0),
         free=bytes_shown(room.free_bytes or 0),
@@ -203,6 +205,7 @@ def use(recipe: Recipe, width: int) -> Iterator[Line]:
     yield _line("python", shown((recipe.python,), recipe.wanted.machine), "green")
     if recipe.scripts and found.keys() == recipe.use.keys():
         why = say(
-            "Call its python by path: activation scripts would run parts of this name as code."
+            "Run this environment's python by its path; activation scripts would run parts "
+            "of the folder name as code."
         )
         yield from rows(say("Note"), [why], width)

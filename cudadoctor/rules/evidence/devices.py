@@ -65,7 +65,7 @@ def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:
     model = kb.gpu_by_name(gpu.name or "")
     listed = by_id.pop() if len(by_id) == 1 else model.capability if model else None
     known = gpu.capability or listed
-    why = None if known else f"the compute capability of the {gpu.name} is not known"
+    why = None if known else f"the compute capability of the {gpu.name} is unknown"
     return Device(path, gpu.name or f"GPU {gpu.index}", need(known, f"{path}.capability", why))
 
 

@@ -231,7 +231,7 @@ def _not_preloaded(m: Machine, path: str, preloaded: list[str]) -> Remedies:
     rest = [entry for entry in preloaded if entry != path]
     if not rest or path not in preloaded:
         return unset_variables(m, "LD_PRELOAD")
-    title = f"Take {path} out of LD_PRELOAD"
+    title = f"Remove {path} from LD_PRELOAD"
     return set_variables("trim-ld-preload", title, {"LD_PRELOAD": ":".join(rest)})
 
 

@@ -62,7 +62,7 @@ def _found(refused: Refused | None, m: Machine, remedies: Remedies, why: OptStr 
 
 @rule(
     "platform-unsupported",
-    title="{wanted} does not exist for this system or processor",
+    title="{wanted} is not available for this operating system or CPU",
     essential=False,
 )
 def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
@@ -78,7 +78,7 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
         "other-platform",
         "Use a system that torch supports",
         (
-            "Use a 64-bit Python on Linux with glibc or on Windows, or a container with one. On a "
+            "Use a 64-bit Python on Windows or on a Linux system (or container) with glibc. On a "
             "Mac, install torch without a CUDA variant: `python -m pip install torch`."
         ),
     )
@@ -91,7 +91,7 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
-    """On this system, this release only has wheels for Python {pythons}.
+    """On this system, this release has wheels only for Python {pythons}.
 
     pip and uv ignore wheels for other Python versions and then say "Could not find a version that
     satisfies the requirement". Check by hand: compare `python --version` with the cpXY tags on
@@ -103,7 +103,10 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
     if refused is None:
         return None
     pythons = refused.values.get("pythons", "")
-    plain = "Each torch release has wheels for a few Python versions, and not for this one."
+    plain = (
+        "Each torch release has wheels for only a few Python versions; this release has none for "
+        "your Python."
+    )
     name, _, release = refused.values["wanted"].partition("==")
     pin = release if name == "torch" and release else None
     remedies: Remedies = ()
@@ -119,7 +122,10 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
 
 def _other_python(pythons: str) -> Remedies:
     """An environment with the newest of these Pythons, made by uv, which brings them itself."""
-    then = "Activate it, then repeat the installation. Or use a release that supports your Python."
+    then = (
+        "Activate the environment, then repeat the installation. Or use a release that supports "
+        "your Python."
+    )
     newest = pythons.rpartition(", ")[2]
     if not newest:
         title = "Use a Python that this release supports"
@@ -159,7 +165,8 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
                 id="right-channel",
                 title="Install torch from conda-forge",
                 commands=(("conda", "install", "-c", "conda-forge", "pytorch-gpu"),),
-                note="The pytorch channel ended with torch 2.5.1, for CUDA 11.8, 12.1 and 12.4.",
+                note="The last torch release in the pytorch channel is 2.5.1, for CUDA 11.8, 12.1 "
+                "and 12.4.",
             ),
         )
     return _found(refused, m, remedies)
@@ -181,7 +188,7 @@ def _named_index(wanted: str = "torch", variants: Strings = ()) -> Remedies:
     return (
         Remedy(
             id="right-index",
-            title=f"Install it from the {chosen} index",
+            title=f"Install the package from the {chosen} index",
             risk=Risk.ENVIRONMENT,
             commands=((PLACEHOLDER, "-m", "pip", "install", name, "--index-url", url),),
             note=f"Also available: {others}." if others else None,
@@ -190,17 +197,17 @@ def _named_index(wanted: str = "torch", variants: Strings = ()) -> Remedies:
 
 
 _WHY = {
-    "no-such-index": "torch has no index for {variant}: it is built for a few CUDA versions only.",
+    "no-such-index": "torch has no index for {variant}: it is built for only a few CUDA versions.",
     "no-such-variant": "No torch release was ever built for {variant}.",
     "no-such-build": "This release was built for {variants}, but not for the requested variant.",
-    "other-variants": "This index has the release as {had} only.",
-    "wall": "There is no wheel of this release for {what}.",
+    "other-variants": "This index provides this release only as {had}.",
+    "wall": "This release has no wheel for {what}.",
     "wheel": "The wheel is for {tags}.",
-    "no-such-release": "There is no release with this number.",
-    "nightly-deleted": "Nightly builds are deleted after some weeks; that of {day} is gone.",
+    "no-such-release": "There is no release with this version number.",
+    "nightly-deleted": "Nightly builds are deleted after a few weeks; the one from {day} is gone.",
     "nightly-elsewhere": "Nightly builds are in a separate index, /whl/nightly.",
-    "conda-variant": "The package pytorch-cuda only exists for CUDA {variants}.",
-    "conda-channel": "None of the searched channels has it for this system.",
+    "conda-variant": "The pytorch-cuda package exists only for CUDA {variants}.",
+    "conda-channel": "None of the searched channels has this package for this system.",
 }
 
 
@@ -210,7 +217,7 @@ _WHY = {
     essential=False,
 )
 def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
-    """The index decides which build you get, and this one has a build without CUDA.
+    """The index determines which build you get, and this one has a build without CUDA.
 
     For Windows, PyPI only has CPU builds; for Linux on ARM the same was true before torch 2.11.
     The index /whl/cpu and the conda package cpuonly always give CPU builds.
@@ -230,7 +237,7 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
             (*pip, "uninstall", "-y", "torch"),
             (*pip, "install", "torch", "--index-url", url),
         ),
-        note="For Blackwell GPUs (RTX 50, B200) use cu128 instead of cu126.",
+        note="For Blackwell GPUs (RTX 50, B200), use cu128 instead of cu126.",
     )
     return Found(
         evidence=(f"installs.{chosen.place}.requirements", *chosen.evidence),
@@ -247,7 +254,8 @@ def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
-    """torch is built for a few CUDA versions only, and pip silently ignores a missing extra index.
+    """torch is built for only a few CUDA versions, and pip silently ignores an extra index that
+    does not exist.
 
     With --extra-index-url or -f, pip falls back to PyPI. On Windows, PyPI has a CPU build; on
     Linux, it has a build for a CUDA version that may not be the one you wanted.
@@ -267,7 +275,7 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "torch-index-wrong",
-    title="The index for {variant} has no torch, so pip installed the build from PyPI",
+    title="The index for {variant} has no torch build, so pip installed the one from PyPI",
     essential=False,
 )
 def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
@@ -296,7 +304,8 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def triton_refused(m: Machine) -> Answer:
-    """The package triton only exists for Linux, and each release for a few Python versions.
+    """The triton package exists only for Linux, and each release supports only a few Python
+    versions.
 
     pip says "Could not find a version that satisfies the requirement triton".
 
@@ -309,7 +318,7 @@ def triton_refused(m: Machine) -> Answer:
     words = by_hand(
         "no-triton",
         "Install without triton",
-        "Remove triton from the requirements. On Linux, torch installs the right one by itself.",
+        "Remove triton from the requirements. On Linux, torch pulls in the right version.",
     )
     windows = m.platform.system == "Windows"
     return Found(
@@ -326,7 +335,7 @@ def triton_refused(m: Machine) -> Answer:
 
 @rule(
     "platform-unsupported",
-    title="{wanted} is an NVIDIA library that does not exist for this system",
+    title="{wanted} is an NVIDIA library that is not available for this system",
     essential=False,
 )
 def cuda_library_refused(m: Machine) -> Answer:
@@ -347,19 +356,19 @@ def cuda_library_refused(m: Machine) -> Answer:
         remedies=by_hand(
             "no-nvidia-wheels",
             "Remove the nvidia-* lines from the requirements",
-            "`sed '/^nvidia-/d' requirements.txt > requirements-here.txt` writes such a file. "
-            "torch installs the libraries that it needs by itself.",
+            "Run `sed '/^nvidia-/d' requirements.txt > requirements-here.txt` and install from "
+            "the new file. torch pulls in the libraries that it needs.",
         ),
     )
 
 
 @rule(
     "torch-extension-abi",
-    title="The wheel {wanted} is for another Python, system or torch",
+    title="The wheel {wanted} was built for a different Python, system or torch",
     essential=False,
 )
 def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
-    """A wheel's name contains the Python and the system that it is for: here {tags}.
+    """A wheel's file name shows which Python and system it was built for: here, {tags}.
 
     pip refuses a wheel whose tags do not fit ("is not a supported wheel on this platform"). Wheels
     of compiled extensions are also built for one torch release and one CUDA version.
@@ -377,11 +386,12 @@ def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
                 sure=False,
                 remedies=by_hand(
                     "fitting-wheel",
-                    "Install the wheel for this Python, system and torch",
+                    "Install the wheel built for this Python, system and torch",
                     (
-                        "`python -m pip debug --verbose` lists the tags that fit (cp312 for Python "
-                        "3.12). The torch and CUDA in the name must match the installed torch. If "
-                        "there is no such wheel, build the package."
+                        "`python -m pip debug --verbose` lists the compatible tags (cp312 for "
+                        "Python 3.12). The torch and CUDA versions in the wheel's name must "
+                        "match the installed torch. If there is no such wheel, build the package "
+                        "from source."
                     ),
                 ),
             )
@@ -492,8 +502,8 @@ def _outright(install: Install, place: int) -> Chosen | None:
     return Chosen(place, _command(install), why, LIKELY, evidence)
 
 
-_BY_NAME = "The command names the build without CUDA."
-_CPU_INDEX = "The index /whl/cpu only has builds without CUDA."
+_BY_NAME = "The command requests the build without CUDA."
+_CPU_INDEX = "The /whl/cpu index contains only builds without CUDA."
 _WINDOWS = "For Windows, PyPI only has torch builds without CUDA."
 
 
@@ -525,8 +535,8 @@ def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledg
 
 _ARM = "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA."
 _ARM_UNDATED = (
-    "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA; the report has no "
-    "date."
+    "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA; this report is "
+    "undated."
 )
 
 

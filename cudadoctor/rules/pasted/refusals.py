@@ -392,7 +392,7 @@ def _walled(case: Case) -> Reason | None:
     here, machine = case.m.platform, (case.m.platform.machine or "").lower()
     system = here.system
     if here.libc == "musl":
-        what = "musl, the C library of Alpine"
+        what = "musl, Alpine's C library"
     elif case.m.python.bits == 32 or machine in ("x86", "i686", "i386"):
         what = "32-bit Python"
     elif system and machine and (system, machine) not in PLATFORM_OF:

@@ -24,8 +24,8 @@ from .wire import say
 
 # A spawned worker imports torch before its first stage.
 IMPORT_S = 120.0
-NO_TIME = "no time was left"
-NO_DEVICE = "allocate did not pass"
+NO_TIME = "no time left"
+NO_DEVICE = "the allocate stage did not pass"
 
 
 def conduct(words: Sequence[str], began: float) -> None:

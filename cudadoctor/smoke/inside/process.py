@@ -116,7 +116,7 @@ def ending(code: Optional[int], trace: List[str]) -> str:
     if code is None:
         how = "the process did not end"
     elif code >= 0:
-        how = "the process ended with status %d" % code
+        how = "the process exited with status %d" % code
     else:
         named = [known.name for known in signal.Signals if known == -code]
         how = "killed by " + (named or ["signal %d" % -code])[0]

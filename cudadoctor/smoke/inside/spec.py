@@ -99,9 +99,9 @@ def choose(device: str, skip: Sequence[Any], look: Fields) -> Chosen:
     if device == "cpu" or not (device or count):
         return Chosen()
     if device and not count:
-        why = str(look.get("error") or "the first look at CUDA did not end")
+        why = str(look.get("error") or "the first CUDA check did not finish")
         if look and not look.get("built"):
-            why = "this build of torch is for the CPU"
+            why = "this torch build is CPU-only"
         return Chosen(error="torch sees no GPU: " + why)
     if device == "cuda":
         return Chosen(tuple(range(count)))

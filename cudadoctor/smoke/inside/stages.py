@@ -87,7 +87,7 @@ class Place:
         """A path in the scratch folder, after proving that this takes a file."""
         folder = self.spec.scratch
         if not folder:
-            raise Skip("there is no temporary folder that can be written to")
+            raise Skip("there is no writable temporary folder")
         path = os.path.join(folder, "room-%d" % os.getpid())
         try:
             with open(path, "wb") as handle:
@@ -121,7 +121,7 @@ def allocate(place: Place) -> StageResult:
     if differing:
         raise Wrong("%d of %d numbers came back changed" % (differing, back.numel()))
     if not place.gpu:
-        return "on the CPU: this proves torch, not the GPU", {}
+        return "on the CPU: this tests torch, not the GPU", {}
     figures = {"name": str(torch.cuda.get_device_name(place.device))}
     if hasattr(torch.cuda, "mem_get_info"):
         free, total = torch.cuda.mem_get_info(place.device)
@@ -231,7 +231,7 @@ def train_fp32(place: Place) -> StageResult:
 def amp_fp16(place: Place) -> StageResult:
     """Mixed precision in fp16, the gradients scaled."""
     if not place.computes("fp16"):
-        raise Skip("a GPU of this generation has no fp16")
+        raise Skip("this GPU generation does not support fp16")
     # A scale of 1024 never overflows here, so that no step is left out.
     amp: Any = getattr(torch, "amp", None)
     if hasattr(amp, "GradScaler"):
@@ -239,14 +239,14 @@ def amp_fp16(place: Place) -> StageResult:
     elif place.gpu:
         scaler = torch.cuda.amp.GradScaler(init_scale=1024.0)
     else:
-        raise Skip("this torch scales gradients on a GPU only")
+        raise Skip("this torch version can scale gradients only on a GPU")
     return "", dict(_mixed(place, "fp16", scaler), scale=float(scaler.get_scale()))
 
 
 def amp_bf16(place: Place) -> StageResult:
     """Mixed precision in bf16, which needs no scaling."""
     if not place.computes("bf16"):
-        raise Skip("a GPU of this generation has no bf16; fp16 is its half precision")
+        raise Skip("this GPU generation does not support bf16; its half-precision format is fp16")
     return "", _mixed(place, "bf16")
 
 
@@ -382,7 +382,7 @@ def ddp(place: Place) -> StageResult:
     import torch.distributed as dist
 
     if not dist.is_available():
-        raise Skip("this torch was built without torch.distributed")
+        raise Skip("this torch build does not include torch.distributed")
     path = place.file("ranks")
     if place.gpu:
         # What is compared is the link between GPUs; a GPU that is wrong alone is told apart first.

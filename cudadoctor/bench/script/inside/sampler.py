@@ -337,7 +337,7 @@ def watch_gpus(folder: str, period: float) -> None:
         return
     numbers = range(len(gpus.devices))
     if not numbers:
-        say("no-gpus", why="NVML: it knows no GPU")
+        say("no-gpus", why="NVML reports no GPU")
     say("gpus", gpus=[gpus.fixed(index) for index in numbers])
     pace = Pace(period)
     while not OVER.is_set():
