@@ -57,19 +57,19 @@ class Row(NamedTuple):
 def about(result: BenchResult) -> Iterator[Row]:
     """What was measured on."""
     capability, driver = (
-        _if(result.capability, ", capability {}"),
+        _if(result.capability, ", compute capability {}"),
         _if(result.driver, ", driver {}"),
     )
     machine = {"GPU": f"{result.gpu}{capability}{driver}", "CPU": result.cpu}
     if result.gpu is None:
-        machine = {"CPU": f"{result.cpu}{_if(result.cores, ', {} cores')}, no GPU was used"}
-    took = f"within {result.minutes:g} min"
+        machine = {"CPU": f"{result.cpu}{_if(result.cores, ', {} cores')}, no GPU used"}
+    took = f"time limit {result.minutes:g} min"
     if result.seconds is not None:
-        took = f"in {result.seconds / 60:.1f} min of {result.minutes:g} min"
+        took = f"took {result.seconds / 60:.1f} min (limit {result.minutes:g} min)"
     facts = {
         **machine,
         "torch": f"{result.torch}{_if(result.cuda, ' (CUDA {})')}, Python {result.python}",
-        "measured": f"{result.date[:10]} {took}, cudadoctor {result.cudadoctor}",
+        "measured": f"{result.date[:10]}, {took}, cudadoctor {result.cudadoctor}",
     }
     return (Row(label, text, "dim") for label, text in facts.items())
 
@@ -182,9 +182,9 @@ def best(workload: WorkloadResult) -> str:
     name, gain, found = " + ".join(workload.best), workload.best_gain, workload.unproven
     if found is not None:
         against = _if(found.technique.partition(", against ")[2], ", against {}")
-        return f"{name}: {verdict(found)}{against}, found in the search; {found.why}"
+        return f"{name}: {verdict(found)}{against}, measured during the search; {found.why}"
     if gain is not None:
-        again = f"none: {gain.technique} did not hold when measured again"
+        again = f"none: {gain.technique} was not confirmed when measured again"
         return f"{name or again}: {verdict(gain)}"
     if any(map(counts, workload.alone)):
         return "no technique beats the baseline by more than the noise"

@@ -84,7 +84,7 @@ class Gain(Struct, frozen=True, kw_only=True):
     with low and high, the ends of its interval. verdict: faster or slower only where the interval
     and the noise of the baseline against itself leave no doubt; same: no difference that can be
     told; loss-differs: what it computed is not the same within its tolerance; failed: it could not
-    be run; not-here: it was not tried, since it cannot work here or the time was up.
+    be run; not-here: it was not tried, since it cannot work here or the time limit was reached.
     memory_ratio: peak memory over the baseline's. measured: the figures behind it.
     """
 

@@ -161,7 +161,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     return Written(
         tool="docker",
         edits=(Edit(file="Dockerfile", what="\n".join(lines)),),
-        manual=f"Build it with `docker build -t torch .` and start it with `{start} -it torch`.",
+        manual="Build the image with `docker build -t torch .` and start a container with "
+        f"`{start} -it torch`.",
         note=joined(asks, source.note),
     )
 

@@ -204,8 +204,8 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
             "it in the tool's own configuration."
         )
     else:
-        plain = f"The password for {host_of(index)} is not printed: put it in ~/.netrc,"
-        note = joined(plain, "which pip and uv read.", note)
+        plain = f"The password for {host_of(index)} is not shown: put it in ~/.netrc,"
+        note = joined(plain, "where pip and uv can read it.", note)
     return replace(found, index=index, extra=extra, note=note)
 
 

@@ -60,12 +60,12 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     if note:
         lines += ["", *_wheels_of(change)] if lines else _wheels_of(change)
     file = parent(m, project, "pixi.toml") if project else "pixi.toml"
-    new = "" if project else " in the project's folder (`pixi init` makes one)"
+    new = "" if project else " in the project folder (`pixi init` creates a project)"
     return Written(
         tool="pixi",
         commands=((pixi, "install", *where),) if note else ((pixi, "add", *where, *specs),),
         edits=(Edit(file=file, what="\n".join(lines)),) if lines else (),
-        manual=f"Change pixi.toml as shown, then run the command{new}." if lines else None,
+        manual=f"Edit pixi.toml as shown, then run the command{new}." if lines else None,
         note=note,
         wheels=note is not None,
     )

@@ -66,8 +66,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
     lines = _poetry if tool == "poetry" else _pdm if tool == "pdm" else _uv
     file = parent(m, folder, "pyproject.toml") if folder else "pyproject.toml"
     why = (
-        f"The environment belongs to a {tool} project: its next `{tool} sync` brings back what "
-        "the project's files say."
+        f"This environment belongs to a {tool} project: the next `{tool} sync` will restore the "
+        "packages that the project files specify."
     )
     other = _NO_OTHER_INDEX if change.index is None and elsewhere else None
     return Written(
@@ -95,7 +95,7 @@ def _add(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:
 def sync_warning(m: Machine) -> OptStr:
     """That pip's change will not last here, None if it will."""
     tool = owner_of(m)
-    undone = f"a {tool} project: the next `{tool} sync` undoes the change."
+    undone = f"a {tool} project: the next `{tool} sync` will undo this change."
     return tool and f"This environment belongs to {undone}"
 
 

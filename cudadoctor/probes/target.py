@@ -109,7 +109,7 @@ def named(host: Host, python: str) -> str:
     elif stat.is_dir:
         why = f"{_NONE_IN_FOLDER}, and there is no program with that name on PATH."
     elif is_name:
-        why = "there is no such program on PATH and no such file or folder here."
+        why = "there is no such program on PATH, and no such file or folder."
     else:
         gone = f"{path} is a link to a file that no longer exists."
         why = gone if stat.is_link else "there is no such file or folder."
@@ -241,7 +241,7 @@ def _unfit(host: Host, path: str) -> OptStr:
     elif _PYTHON_NAME.match(basename(path)) or reported_version(host, path):
         return None
     else:
-        fault = "not a Python"
+        fault = "not Python"
     return f"{path} is {fault}; specify a Python executable or an environment folder."
 
 
@@ -263,7 +263,8 @@ def _no_python_in(host: Host, folder: str) -> str:
             return f"{path} cannot be examined ({stat.why})."
     for path, stat in seen.items():
         if stat.is_link and not stat.exists:
-            return f"{path} is a link to a Python that no longer exists; recreate that environment."
+            gone = "a link to a Python executable that no longer exists"
+            return f"{path} is {gone}; recreate that environment."
     return f"{_NONE_IN_FOLDER}; specify a Python executable or an environment folder."
 
 

@@ -177,7 +177,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     rocm = by_hand(
         "install-rocm-torch",
         "Install the ROCm build of torch",
-        "Choose ROCm on https://pytorch.org/get-started/locally/ and run the command shown there "
+        "Select ROCm on https://pytorch.org/get-started/locally/, then run the command shown there "
         "in this environment.",
     )
     return Found(
@@ -357,8 +357,8 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
         ways = (kb.serves(arch, device.capability, row.torch, row.cuda) for arch in row.archs or ())
         if row.published and row.cuda and "native" in ways:
             text = (
-                f"torch {row.torch}+{row.variant} from {row.index} supports it, with a Python and "
-                "a driver that this build is made for."
+                f"torch {row.torch}+{row.variant} from {row.index} supports this GPU, provided "
+                "that your Python and driver are compatible with that build."
             )
             return by_hand("fitting-torch", f"Install a torch build that supports the {name}", text)
     return by_hand(

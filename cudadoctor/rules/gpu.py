@@ -191,8 +191,8 @@ def _beside_another(
     said = f"PyTorch already works on the {name}. Change the driver only if you need both GPUs."
     missed = {model.capability for device in silent for model in kb.gpus_by_pci(device.device_id)}
     if archs and missed and not serves_all(archs, missed, m.torch.version, m.torch.cuda, kb):
-        said += f" torch {m.torch.text or m.torch.version} has no code for the other one: it then "
-        said += "needs a build that serves both."
+        said += f" torch {m.torch.text or m.torch.version} was not built for the other GPU. To "
+        said += "use both GPUs, you also need a build that supports them."
     return tuple(replace(way, note=said) for way in ways)
 
 

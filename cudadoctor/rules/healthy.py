@@ -401,7 +401,7 @@ def torch_sees_the_gpus(m: Machine) -> None:
     refuse(imported.cuda_error and not pasted, "CUDA fails in torch", "torch.imported.cuda_error")
     count = need(imported.device_count, fact := "torch.imported.device_count")
     counted = None if pasted else m.driver.libcuda.count
-    what = f"torch sees {_gpus(count)}" + (f", CUDA sees {counted}" if counted else "")
+    what = f"torch sees {_gpus(count)}" + (f", but CUDA sees {counted}" if counted else "")
     refuse(not count or counted not in (None, count), what, fact)
 
 

@@ -156,7 +156,7 @@ def _damage(m: Machine, kb: Knowledge) -> tuple[str, str, bool] | None:
     if m.torch.installed is False:
         stopped = any(name.startswith(("~orch", "~rch")) for name in m.torch.leftovers or ())
         return ("pip was interrupted", "torch.leftovers", False) if stopped else None
-    for field, state in (("missing", "missing"), ("empty", "empty"), ("short", "cut short")):
+    for field, state in (("missing", "missing"), ("empty", "empty"), ("short", "truncated")):
         if files := getattr(m.torch, f"{field}_files"):
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             verb = "are" if more else "is"
@@ -500,7 +500,7 @@ def _room(m: Machine, *, temporary_only: bool, wheel: int) -> Remedies:
         return set_variables(
             "tmpdir", f"Let pip use {prefix} for its temporary files", {"TMPDIR": prefix}
         )
-    need_free = f"Free {_megabytes(wheel)} or more there"
+    need_free = f"Free up {_megabytes(wheel)} or more on the environment's disk"
     if temporary_only:
         text = (
             "Set TMPDIR to a folder on the environment's disk, which has enough space, and try "
@@ -510,7 +510,7 @@ def _room(m: Machine, *, temporary_only: bool, wheel: int) -> Remedies:
     return by_hand(
         "free-disk",
         "Free disk space for torch",
-        f"{need_free}, or make the environment on a larger disk: `df -h` shows them all. "
+        f"{need_free}, or create the environment on a larger disk: `df -h` lists all disks. "
         "`pip cache purge` and `conda clean --all` delete downloaded packages.",
     )
 

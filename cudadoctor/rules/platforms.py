@@ -158,7 +158,9 @@ def _unsupported(m: Machine) -> StrPair:
     system = need(m.platform.system, "platform.system")
     machine = need(m.platform.machine, "platform.machine")
     if error_with(m, "version `glibc_2.") and m.platform.libc != "musl":
-        return f"glibc {m.platform.glibc or 'of this system'}", "torch.imported.error"
+        glibc = m.platform.glibc
+        what = f"glibc {glibc}" if glibc else "this system's glibc version"
+        return what, "torch.imported.error"
     if need(m.python.bits, "python.bits") == 32:
         return "32-bit Python", "python.bits"
     if machine not in ("x86_64", "amd64", "aarch64", "arm64"):

@@ -57,8 +57,11 @@ def without_cudnn(build: TorchBuild, demand: Demand) -> OptStr:
     """That its own cuDNN refuses a GPU which the build has code for, and what keeps it away."""
     ways = ways_of(build, demand)
     lost = ", ".join(str(gpu) for gpu in cudnn_refuses(build, demand) if ways[gpu])
-    off = "torch.backends.cudnn.enabled = False runs convolutions without it"
-    return f"Its cuDNN does not support compute capability {lost}: {off}." if lost else None
+    if not lost:
+        return None
+    refused = f"The cuDNN in this build does not support compute capability {lost}"
+    off = "set torch.backends.cudnn.enabled = False to run convolutions without it"
+    return f"{refused}: {off}."
 
 
 def _label(build: TorchBuild) -> str:

@@ -116,7 +116,7 @@ def test_a_best_that_was_not_proven_says_so_and_multiplies_nothing() -> None:
     )
     workload = msgspec.structs.replace(decoder(), best_gain=None, unproven=found)
     sentence = (
-        "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), against amp-bf16, found in the search; "
+        "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), against amp-bf16, measured during the search; "
         "not measured again: the time limit was reached"
     )
     assert page.best(workload) == sentence
@@ -132,7 +132,7 @@ def test_one_technique_that_was_not_proven_needs_no_reference() -> None:
     workload = msgspec.structs.replace(
         decoder(), best=("amp-bf16",), best_gain=None, unproven=found
     )
-    sentence = "amp-bf16: 2.10x faster (2.05 to 2.15), found in the search"
+    sentence = "amp-bf16: 2.10x faster (2.05 to 2.15), measured during the search"
     assert page.best(workload) == f"{sentence}; not measured again: interrupted"
 
 

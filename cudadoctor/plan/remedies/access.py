@@ -559,8 +559,8 @@ def _toolkit(m: Machine, kind: str) -> Remedies:
             needs_root=True,
             manual=None
             if manager
-            else f"First, install {_TOOLKIT} with the host's package manager (it is in NVIDIA's "
-            "repository).",
+            else f"First install {_TOOLKIT} from NVIDIA's repository with the host's package "
+            "manager.",
             edits=edits,
             commands=(*added, *(system_packages(manager, _TOOLKIT) if manager else ()))
             + _MADE_KNOWN[kind],
@@ -891,8 +891,8 @@ def _labelled(m: Machine) -> Remedies:
         return replace(step, commands=(tried,), note=_TRIED), host
     if _kubernetes(m):
         text = (
-            "Ask the administrator to allow it: `seLinuxOptions: {type: spc_t}` in the pod's "
-            "securityContext, or container_use_devices on the node."
+            "Ask the administrator to allow this with `seLinuxOptions: {type: spc_t}` in the pod's "
+            "securityContext, or with container_use_devices on the node."
         )
         return by_hand("device-label", "Let the pod use the GPU's device files", text, "admin")
     text = (

@@ -315,7 +315,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
         paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}.get(name)
         away = "it is removed" if m.package(name) else "it is left out"
         if paired is None:
-            yield f"There is no {name} for torch {build.torch}, so {away}."
+            yield f"{name} has no release for torch {build.torch}, so {away}."
         else:
             yield f"No wheel of {name} {paired} for Python {m.python.version} is known, so {away}."
     yield from _broken_extensions(build, m, kb)
@@ -334,7 +334,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
         # What is wrong with a build that is taken because no sounder one fits.
         if block(build, demand) == "contested":
             disputed = "Sources disagree on whether this build has code for the GPU"
-            yield f"{disputed}: run cudadoctor check afterwards."
+            yield f"{disputed}: run cudadoctor check after you install it."
         yield from filter(None, [without_cudnn(build, demand)])
     for wheel, owner in kept_by_others(m.packages or ()).items():
         if collides(wheel, build.cuda.major):

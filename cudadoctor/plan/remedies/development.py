@@ -135,7 +135,7 @@ def install_toolkit(m: Machine) -> Remedies:
         return _as_root(m, "install-toolkit", title, commands, {"CUDA_HOME": "/opt/cuda"})
     if family_of(m) == "nixos":
         package = f"cudaPackages_{cuda.major}_{cuda.minor}.cudatoolkit"
-        text = f"Start a shell with it: `nix-shell -p {package}`. {_NIX_HOME}"
+        text = f"Start a shell that includes this package: `nix-shell -p {package}`. {_NIX_HOME}"
         return by_hand("install-toolkit", f"Use the CUDA {number} toolkit from nixpkgs", text)
     text = f"Download CUDA {number} from {_ARCHIVE} and install the toolkit without the driver."
     if m.platform.system == "Windows":
@@ -213,7 +213,7 @@ def older_compiler(m: Machine, limit: OptInt) -> Remedies:
     if packages is None or not packages.older:
         text = f"Install g++ {major} and set NVCC_CCBIN to its path."
         if family_of(m) == "nixos":
-            text = f"Start a shell with it: `nix-shell -p gcc{major}`."
+            text = f"Start a shell that includes this package: `nix-shell -p gcc{major}`."
         return by_hand("older-compiler", title, text)
     toolset = packages.older.startswith("gcc-toolset")
     path = f"/opt/rh/gcc-toolset-{major}/root/usr/bin/g++" if toolset else f"/usr/bin/g++-{major}"
@@ -232,8 +232,8 @@ def vc_runtime() -> Remedies:
             title="Install the Visual C++ Redistributable",
             commands=(("winget", "install", "--id", "Microsoft.VCRedist.2015+.x64"),),
             tool="winget",
-            note="Windows asks for permission. Open a new terminal afterwards. Without winget: "
-            "https://aka.ms/vs/17/release/vc_redist.x64.exe",
+            note="Windows will ask for permission. Open a new terminal when the installation is "
+            "done. If winget is not available, use https://aka.ms/vs/17/release/vc_redist.x64.exe",
         ),
     )
 

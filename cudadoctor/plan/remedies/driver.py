@@ -123,7 +123,7 @@ def one_version(m: Machine, kb: Knowledge) -> Remedies:
     bounds = bounds._replace(open=bounds.open and driver.flavour != "proprietary")
     if keeper_of(m) == "here" and (lagging := _aligned(m)):
         return lagging
-    words = ", module and libraries alike"
+    words = ", with matching kernel module and libraries"
     return _driver("one-driver-version", m, bounds, _present(m, bounds, kb), words)
 
 
@@ -268,8 +268,8 @@ def _driver(
         return (Remedy(id=id, where=where, needs_root=True, reboot=True, **fields),)
     who = "whoever runs the host" if where == "host" else "the administrator of this machine"
     text = (
-        f"Ask {who} for NVIDIA driver {aim.branch}{newer}: it belongs to the host and cannot be "
-        "changed from in here."
+        f"Ask {who} to install NVIDIA driver {aim.branch}{newer}. The driver belongs to the host "
+        "and can only be changed there."
     )
     return (step(title=f"{title} on the host", where=where, manual=text),)
 
@@ -909,7 +909,7 @@ def install_libcuda(m: Machine) -> Remedies:
         others = [entry for entry in (m.env or {}).get(_PATH, "").split(":") if entry]
         value = ":".join(dict.fromkeys((_DRIVERS_OF_NIXOS, *others)))
         (named,) = set_variables(
-            "libcuda-of-nixos", f"Put {_DRIVERS_OF_NIXOS} on {_PATH}", {_PATH: value}
+            "libcuda-of-nixos", f"Add {_DRIVERS_OF_NIXOS} to {_PATH}", {_PATH: value}
         )
         return (replace(named, note=_IN_SHELL_NIX),)
     if family == "fedora":
