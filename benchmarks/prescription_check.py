@@ -44,9 +44,9 @@ SIGNS = (
     ("archs", r"no code for compute capability"),
     ("cpu", r"cannot use a GPU"),
     ("no-gpu", r"no NVIDIA GPU"),
-    ("tegra", r"made for servers|JetPack"),
-    ("driver", r"needs driver|No driver is known|needs CUDA|supports CUDA [\d.]+ at most"),
-    ("fits", r"\bfits\b"),
+    ("tegra", r"built for servers|JetPack"),
+    ("driver", r"needs driver|needs CUDA|supports CUDA up to [\d.]+"),
+    ("fits", r"\bwould (also )?work\b"),
 )
 """The sense of a reason, told by its words; the first that is found counts."""
 

@@ -136,7 +136,7 @@ def from_document(data: Any) -> Machine:
         )
     if not unknown:
         return machine
-    newer = " of a newer cudadoctor" if machine.schema > SCHEMA else ""
+    newer = " from a newer cudadoctor" if machine.schema > SCHEMA else ""
     gaps = tuple(
         Gap(
             fact=path,

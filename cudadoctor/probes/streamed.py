@@ -14,7 +14,7 @@ from cudadoctor.host.children import Environment, Ran
 from cudadoctor.host.local import Host
 from cudadoctor.model.machine import Json, OptBool, OptFloat, OptInt, OptStr, is_start
 
-SLOW = "with persistence mode off, many GPUs can take 30 s to start"
+SLOW = "with persistence mode off, a machine with many GPUs can take 30 s to initialize them"
 Progress = Callable[[str, bool], None]
 """Called as progress(what, going): something was started or has ended."""
 

@@ -280,7 +280,8 @@ class _Page(_Lines):
         if len(label) + len(command) <= self.width:
             self.line((label, style), (command, "green"))
         else:
-            self.line((label.rstrip(), style))
+            words = label.strip()
+            self.text("", words, style, margin=label.index(words))
             self.commands([command], INDENT)
 
     def _alternative(self, step: Step) -> None:

@@ -108,17 +108,8 @@ def start_fabric(m: Machine) -> Remedies:
     text, title = None, _START
     if not commands:
         commands = (("systemctl", "enable", "--now", "nvidia-fabricmanager"),)
-        text = (
-            f"First install nvidia-fabricmanager {driver}: it must be exactly the same version "
-            "as the driver."
-        )
-        text = (
-            text
-            if driver
-            else (
-                "First install nvidia-fabricmanager: it must be exactly the same version as the driver."
-            )
-        )
+        package = f"nvidia-fabricmanager {driver}" if driver else "nvidia-fabricmanager"
+        text = f"First install {package}: it must be exactly the same version as the driver."
     elif len(commands) > 1:
         title = f"Install and start fabric manager {driver}"
         if m.driver.fabric.version == m.driver.version:

@@ -317,7 +317,8 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
         capped,
         *fields.values(),
         shows=fields,
-        title="The slot of GPU {which} is PCIe generation {now}; the GPU supports generation {most}",
+        title="The slot of GPU {which} is PCIe generation {now}; the GPU supports generation "
+        "{most}",
         why="Copies to the GPU are slower than they would be in a newer slot. The GPU itself is "
         "fine.",
         severity=INFO,

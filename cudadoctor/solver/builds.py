@@ -102,7 +102,7 @@ def alternatives(case: Case) -> tuple[Alternative, ...]:
 
 def fitting(kind: Kind, change: str, build: TorchBuild, **more: Any) -> Alternative:
     """The alternative that a change lets that build fit."""
-    text = f"{change}, torch {build.torch} {build.variant} fits."
+    text = f"{change}, you can use torch {build.torch} {build.variant}."
     return Alternative(kind=kind, text=text, build=build, **more)
 
 
@@ -129,9 +129,8 @@ def nearest_release(case: Case) -> tuple[Alternative, ...]:
         of_it = tuple(build for build in case.builds if build.torch == torch)
         if build := newest(of_it, case, desperate=desperate):
             same = torch.release[:2] == wanted.release[:2]
-            return (
-                fitting("release", "Of that minor release" if same else "As the nearest", build),
-            )
+            change = "From that minor release" if same else "As the closest alternative"
+            return (fitting("release", change, build),)
     return ()
 
 
@@ -171,7 +170,7 @@ def _compat(case: Case) -> Alternative | None:
     if build is None or build.cuda is None:
         return None
     package = f"cuda-compat-{build.cuda.major}-{build.cuda.minor}"
-    change = f"With NVIDIA's package {package} and driver {machine.driver.version}"
+    change = f"With NVIDIA's {package} package and driver {machine.driver.version}"
     return fitting("compat", change, build)
 
 
@@ -204,9 +203,9 @@ def _driver(case: Case, *also: Block) -> Alternative | None:
         change = f"With driver {branch} or newer"
         if last is not None and last <= branch:
             branch = last
-            change = f"With driver {branch}, the last for this GPU{',' if also else ''}"
+            change = f"With driver {branch}, the last one that supports this GPU"
         if also:
-            change += f" and {_pythons(build)}"
+            change += f"{',' if branch == last else ''} and {_pythons(build)}"
         return fitting(
             "driver", change, build, branch=branch, pythons=build.pythons if also else ()
         )

@@ -238,18 +238,23 @@ def drive_of(machine: Machine, capabilities: Iterable[Version], knowledge: Knowl
             version = floor.driver if floor else DriverVersion("525")
             usual = version.branch
             branch = low if low and low > usual else min(high or usual, usual)
-            why = "The driver's version is not known"
+            why = "The driver version is unknown"
             if branch == usual:
-                text = f"{why}; this build assumes {version} or newer."
+                text = f"{why}; this recommendation assumes {version} or newer."
                 return drive(version=version, cuda=native_cuda(version), supposed=text)
     elif found is not None and not machine.gpus:
         # The branch that these GPUs need in place of the driver found, and why.
         own, last = native_cuda(found), native_cuda(DriverVersion(str(high))) if high else None
         if high and own and last and own > last:
             branch = high
-            why = f"Driver {found} no longer supports this GPU; branch {high} is the last that does"
+            why = (
+                f"Driver {found} no longer supports this GPU; branch {high} is the last one that "
+                "does"
+            )
         elif low and found.branch < low:
-            why = f"Driver {found} does not support this GPU yet; it needs branch {low} or newer"
+            why = (
+                f"Driver {found} does not support this GPU yet; the GPU needs branch {low} or newer"
+            )
     if not why:
         return _found(found, machine, knowledge, partial(drive, version=found))
     # A driver of that branch, new enough for the branch's own CUDA level.

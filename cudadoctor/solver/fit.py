@@ -135,7 +135,7 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
                 f"{_listed(build.archs)}."
             )
         case "driver" if cuda and (floor := demand.knowledge.driver_floor(cuda, drive.numbers)):
-            level = f"supports CUDA {drive.cuda} at most" if drive.cuda else "is older"
+            level = f"supports CUDA up to {drive.cuda}" if drive.cuda else "is older"
             here = f"is {drive.version}" if drive.version else level
             return f"CUDA {cuda} needs driver {floor.driver} or newer; yours {here}."
         case "cudnn":
@@ -146,7 +146,9 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
         why
         and {
             "absent": f"It was not published for {build.platform}.",
-            "announced": f"It has only been announced for {build.platform}; no published wheel is known.",
+            "announced": (
+                f"It has only been announced for {build.platform}; no published wheel is known."
+            ),
             "glibc": f"It needs glibc {build.glibc} or newer; this system has {demand.glibc}.",
             "tegra": f"It is built for servers: {demand.tegra}.",
             "no-gpu": NO_GPU,

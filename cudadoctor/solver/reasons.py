@@ -46,7 +46,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     if build.archs_uncertain:
         yield "The build's list of architectures comes from build scripts, not from the wheel."
     if case.python is None:
-        yield f"The Python version is not known; this build has wheels for {_pythons(build)}."
+        yield f"The Python version is unknown; this build has wheels for {_pythons(build)}."
     python = case.machine.python.version
     refusing = build.torchvision is not None and build.torch.release >= (2, 11)
     if refusing and python is not None and python.release == VISION_REFUSES_PYTHON:
@@ -102,7 +102,10 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     closest = [other for other in newer if other.torch == newer[-1].torch]
     nearest = next((other for other in closest if other.published), closest[0])
     against = _clause(reason(nearest, case) or "")
-    return f"{_label(build)} is the newest that fits; {_label(nearest)} does not: {against}"
+    return (
+        f"{_label(build)} is the newest compatible build; {_label(nearest)} is not compatible: "
+        f"{against}"
+    )
 
 
 def _nearest(build: TorchBuild, case: Case) -> tuple[str, TorchBuild] | None:
@@ -126,7 +129,7 @@ def _not_the_usual(build: TorchBuild, case: Case) -> Iterator[str]:
     if against is not None and usual.cuda is None:
         yield "A plain `pip install torch` installs the CPU build on this platform."
     elif against is not None:
-        yield f"The default build ({usual.variant}) does not fit: {_clause(against)}"
+        yield f"The default build ({usual.variant}) is not compatible: {_clause(against)}"
 
 
 def _clause(sentence: str) -> str:
@@ -226,7 +229,7 @@ def rejections(chosen: TorchBuild, case: Case) -> tuple[Rejection, ...]:
         build for build in since if build.variant not in same or build.torch > chosen.torch
     )
     better = "the default for this platform" if chosen.default else "preferred"
-    too = f"It fits too; {chosen.variant} is {better}."
+    too = f"It would also work; {chosen.variant} is {better}."
     texts = {
         variant: [_against(build, case, too if build in case.asked else None)]
         for variant, build in same.items()
@@ -273,7 +276,7 @@ def _announced(chosen: TorchBuild, case: Case) -> OptStr:
         return None
     names = [build.variant for build in waiting if build.torch == waiting[0].torch]
     which = f"torch {waiting[0].torch} ({' and '.join(names)})"
-    return f"{which} is announced, but no published wheel is known."
+    return f"{which} has been announced, but no published wheel is known."
 
 
 def _newest_of_each(builds: Iterable[TorchBuild]) -> dict[str, TorchBuild]:
@@ -305,6 +308,8 @@ def _with_release(text: str, build: TorchBuild) -> str:
         return f"torch {build.torch} {text.removeprefix('It ')}"
     if text.startswith("Its "):
         return f"torch {build.torch}: its {text.removeprefix('Its ')}"
+    if text.startswith("This "):
+        return f"torch {build.torch}: this {text.removeprefix('This ')}"
     return f"torch {build.torch}: {text}"
 
 
@@ -323,9 +328,9 @@ def _costs(build: TorchBuild, free: TorchBuild | None, case: Case) -> Iterator[s
 def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
     newer = (other for other in case.builds if build.torch < other.torch <= free.torch)
     if count := len({other.torch for other in newer if other.published}):
-        many = f"{count} newer releases" if count > 1 else "one newer release"
+        many = f"{count} newer releases, up to" if count > 1 else "one newer release,"
         since = f"{build.released} to {free.released}"
-        yield f"You give up {many}, up to torch {free.torch} ({since})."
+        yield f"You give up {many} torch {free.torch} ({since})."
     slow = [str(gpu) for gpu in on_ptx(build, case) if gpu not in on_ptx(free, case)]
     if slow and build.cuda is not None:
         yield (

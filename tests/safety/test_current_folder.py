@@ -183,7 +183,7 @@ def test_the_interpreter_is_chosen_without_running_anything_of_the_folder(
     ran = doctor(launcher, here, "check", "--fast", "--json", **WAYS[way])
     assert_nothing_ran(here, ran)
     assert f'"examined": "{here}' not in ran.stdout
-    assert "everybody can write to" in ran.stdout
+    assert "is writable by everyone" in ran.stdout
 
 
 @pytest.mark.parametrize("way", share(["path", "dot", "whole"], 2))

@@ -185,7 +185,7 @@ def test_the_index_of_a_company_is_named_in_a_comment_only() -> None:
     assert lines
     assert all(line.startswith("#") for line in lines)
     shown = markdown.report(pipeline.report(judged))
-    assert "not taken from a document" in shown
+    assert "does not take that machine" in shown
 
 
 def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -> None:
@@ -259,11 +259,11 @@ MANY = json.dumps({"schema": 1, "pci": [{}] * (factfile.MOST_IN_ONE + 1)})
 WIDE = json.dumps({"schema": 1, "env": [[0] * 15_000] * 20})
 LARGE = json.dumps({"schema": 1, "env": {"A": "x" * factfile.MOST_BYTES}})
 SENTENCES = {
-    "symptoms": (json.dumps({"schema": 1, "symptoms": [{}] * 201}), "200 symptoms at most"),
-    "deep": (DEEP, "nested 40 deep at most"),
-    "many": (MANY, "20000 entries at most"),
-    "wide": (WIDE, "200000 values at most"),
-    "large": (LARGE, "32 MiB long at most"),
+    "symptoms": (json.dumps({"schema": 1, "symptoms": [{}] * 201}), "at most 200 symptoms"),
+    "deep": (DEEP, "nested at most 40 levels deep"),
+    "many": (MANY, "at most 20000 entries"),
+    "wide": (WIDE, "at most 200000 values"),
+    "large": (LARGE, "at most 32 MiB in size"),
     "version": ('{"schema": 1, "torch": {"version": {"reported": {}}}}', "version as text"),
     "driver": ('{"schema": 1, "driver": {"kernel": [535]}}', "version as text"),
     "long": (json.dumps({"schema": 1, "torch": {"version": "1." * 300 + "1"}}), "version as text"),
@@ -325,7 +325,7 @@ def test_a_recording_shows_no_file_of_this_machine(tmp_path: Path) -> None:
     secret.write_text("hunter2")
     (tmp_path / "texts" / "1.txt").symlink_to(secret)
     for name in ("1.txt", "../secret", str(secret), "texts"):
-        with pytest.raises(OSError, match="not a file of this folder"):
+        with pytest.raises(OSError, match="not a file in this folder"):
             recording.decoded("read", {"file": name}, tmp_path)
 
 

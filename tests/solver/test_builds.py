@@ -183,7 +183,7 @@ def test_an_unknown_driver_is_supposed_to_run_cuda_12_and_that_is_said() -> None
     machine = changed(machine_of(RTX_4090), driver=Driver())
     choice = best_build(machine, KB)
     assert prescribed(choice) == "2.14.1 cu126 0.29.1 -"
-    assert any("not known" in text and "525.60.13" in text for text in choice.why)
+    assert any("is unknown" in text and "525.60.13" in text for text in choice.why)
 
 
 def test_an_unknown_driver_of_a_blackwell_is_at_least_branch_570() -> None:
@@ -272,7 +272,9 @@ def test_an_unknown_wish_is_answered_with_a_sentence() -> None:
     for wish in ("9.9", "no version", ""):
         choice = best_build(machine_of(RTX_4090), KB, keep=wish)
         assert choice.build is None
-        assert choice.why[0].startswith(f"No torch {wish} is known for linux_x86_64.")
+        assert choice.why[0].startswith(
+            f"No torch release matching {wish} is known for linux_x86_64."
+        )
 
 
 def test_a_wish_can_name_the_variant() -> None:

@@ -102,7 +102,7 @@ def test_a_healthy_machine_gets_the_release_that_was_wished_for() -> None:
     assert step.packages is not None
     assert step.packages.install == ("torch==2.6.0", "torchvision==0.21.0")
     assert found.build is not None
-    assert any("Without your request" in text for text in found.build.why)
+    assert any("Without your version constraint" in text for text in found.build.why)
 
 
 @pytest.mark.parametrize("wish", ["2.14", "2.14.1", "2.14.1+cu130", ">=2.10"])

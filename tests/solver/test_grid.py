@@ -239,7 +239,7 @@ def test_what_is_left_of_the_old_torch_is_noticed() -> None:
         "It has no code for compute capability 8.6, only for sm_90.",
         "It needs glibc 2.28 or newer; this system has 2.17.",
         "CUDA 13.0 needs driver 580.65.06 or newer; yours is 570.",
-        "It fits too.",
+        "It would also work.",
         "It was not liked.",
     ],
 )

@@ -420,7 +420,7 @@ _KERNEL_LINE: dict[str, tuple[tuple[Edit, ...], Commands]] = {
 }
 """How an option gets onto the kernel's command line, by distribution."""
 _BY_GRUB = (
-    f"Add {_PASSTHROUGH} to GRUB_CMDLINE_LINUX in /etc/default/grub, generate grub.cfg again and "
+    f"Add {_PASSTHROUGH} to GRUB_CMDLINE_LINUX in /etc/default/grub, regenerate grub.cfg and "
     "reboot."
 )
 _REBUILD = "Add the line below, then run `nixos-rebuild switch` as root."
@@ -739,7 +739,8 @@ def host_libraries(m: Machine) -> Remedies:
     if kind == "lxc" and kernel.endswith("-pve"):
         text = (
             _same_driver(m)
-            or "In the container, install driver libraries at the same version as the host's driver."
+            or "In the container, install driver libraries at the same version as the host's "
+            "driver."
         )
         title = "Install driver libraries that match the host's driver version"
         return by_hand("driver-out-of-image", title, text)

@@ -189,8 +189,11 @@ def _triton_windows(q: Question) -> Fate:
         return q.pinned(max(fitting, key=_order))
     if not q.changes:
         return q.stays()
-    text = f"{q.name} is removed: none is known for torch {q.build.torch}, and torch.compile "
-    return Fate(leaves=True, note=f"{text}does not work without it.")
+    text = (
+        f"{q.name} is removed: no release of it is known for torch {q.build.torch}, and "
+        "torch.compile does not work without one."
+    )
+    return Fate(leaves=True, note=text)
 
 
 def _torchao(q: Question) -> Fate:
@@ -210,8 +213,8 @@ def _pyg(q: Question) -> Fate:
             tag = f"pt{torch.major}{torch.minor}{variant}"
             return q.pinned(f"{wheel.version}+{tag}", find_links=page)
     text = (
-        f"{q.name} is removed: no wheel for torch {torch} {variant} is known. If {page} has a "
-        "matching wheel, install it with --find-links and that URL."
+        f"{q.name} is removed: no wheel of it is known for torch {torch} {variant}. If {page} has "
+        "a matching wheel, install it with --find-links and that URL."
     )
     return Fate(leaves=True, note=text)
 

@@ -107,8 +107,10 @@ def reset_or_restart(m: Machine, *gpus: Gpu) -> Remedies:
 
 _MOVED = {
     "slurm": "Resubmit the job with `sbatch --exclude={node}` and your job script.",
-    "kubernetes": "Ask the administrator to cordon this node, then delete the pod: its controller will "
-    "create a new one on another node.",
+    "kubernetes": (
+        "Ask the administrator to cordon this node, then delete the pod: its controller will "
+        "create a new one on another node."
+    ),
 }
 
 
