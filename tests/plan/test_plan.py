@@ -181,7 +181,7 @@ def test_a_wish_that_nothing_meets_is_said_to_be_so() -> None:
     step, driver = found.steps
     assert step.title == "No build of torch 2.15 is compatible with this machine"
     assert step.commands == ()
-    assert "With driver 580 or newer, torch 2.15.0 cu132 fits." in (step.manual or "")
+    assert "With driver 580 or newer, you can use torch 2.15.0 cu132." in (step.manual or "")
     assert driver.id == "upgrade-driver" and driver.group == step.group and driver.needs_root
 
 

@@ -154,7 +154,7 @@ def test_under_windows_nothing_speaks_of_linux_packages(platform: str) -> None:
         ("rocky-9", "dnf config-manager --set-enabled crb"),
         ("amazon-2023", "dnf module enable -y nvidia-driver:580-open"),
         ("amazon-2023", "kernel-modules-extra-6.1.158-180.294.amzn2023.x86_64"),
-        ("amazon-2", "Move to Amazon Linux 2023"),
+        ("amazon-2", "Switch to Amazon Linux 2023"),
         ("manjaro", "mhwd -a pci nonfree 0300"),
         ("nixos-25.11", "nixos-rebuild boot"),
         ("fedora-43", "%_with_kmod_nvidia_open 1"),
