@@ -83,7 +83,7 @@ ZERO: tuple[dict[str, Any], ...] = (
     {"smoke": {"stages": {"1": {"status": "failed"}}}},
     {"smoke": {"stages": {"1": {"status": "timed-out"}}}},
     {"smoke": {"stages": []}},
-    {"smoke": {"stopped": "killed by signal 9"}},
+    {"smoke": {"ended": "killed by signal 9"}},
 )
 NVML: tuple[dict[str, Any], ...] = (
     *({"driver": {"nvml": {"code": code}}} for code in (1, 4, 9, 12, 15, 16, 17, 18, 27, 999)),
@@ -217,7 +217,7 @@ def test_a_document_that_calls_itself_a_report_is_not_trusted_more(name: str) ->
 def test_a_promised_gpu_that_is_not_there_is_missed(promise: dict[str, str]) -> None:
     diagnosis = _judged(merged(MACHINES["cpu-linux"], {"env": promise}))
     assert diagnosis.verdict == "broken"
-    assert "promises a GPU" in diagnosis.findings[0].title
+    assert "indicates a GPU" in diagnosis.findings[0].title
 
 
 @pytest.mark.parametrize(
