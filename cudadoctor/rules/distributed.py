@@ -245,7 +245,10 @@ _WORDS = {
     "unknown": "the driver gives no reason",
 }
 _UNEQUAL = ("gradients of the ranks are not equal", "gradients are off by")
-_STUCK = ("no answer", "did not end", "nothing within", "ended, since", "timed out", "timeout")
+_STUCK = (
+    *("no answer", "no response", "did not end", "nothing within"),
+    *("ended, since", "stopped because", "timed out", "timeout"),
+)
 _STATED = re.compile(r"(?i)out of memory|no space|errno|killed by|import|interface")
 """Words of a failure that has a name of its own."""
 _NCCL = re.compile(

@@ -299,7 +299,8 @@ def _joined(name: str, ends: list[End]) -> Stage:
 
 
 def _cause_first(end: End) -> tuple[bool, bool, bool]:
-    return end.signal is None, end.detail.startswith("ended, since"), not end.lost
+    followed = end.detail.startswith(("ended, since", "stopped because"))
+    return end.signal is None, followed, not end.lost
 
 
 def signal_name(number: int) -> str:
