@@ -55,7 +55,7 @@ def run(asked: Options) -> int:
         why = say(
             "torch is not installed in {python}" if python else "no Python found", python=python
         )
-        sys.stderr.write(f"cudadoctor: {say('cannot measure: {why}', why=why)}\n")
+        sys.stderr.write(f"cudadoctor: {say('cannot run the benchmark: {why}', why=why)}\n")
         return 1
     host = local.this_host()
     stable = Stable(python, host.quiet(host.env, host.place), host.place)
@@ -149,7 +149,7 @@ FALSIFIED = {
     "TORCH_COMPILE_DISABLE=1": NOT_COMPILED,
     "NVIDIA_TF32_OVERRIDE=0": "TF32 stays off, even for techniques that enable it",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1": "TF32 is already on by default, so your scripts"
-    " already have the gain of tf32 below",
+    " already get the tf32 gain shown below",
 }
 
 
@@ -306,7 +306,7 @@ class Bench(Struct):
         notes = [f"{done.name}: {done.ended}" for done in self.done if done.ended]
         notes += [
             f"{done.name}: the machine was busy, so differences below"
-            f" {100 * (done.noise - 1):.0f} % could not be measured"
+            f" {100 * (done.noise - 1):.0f}% could not be measured"
             for done in self.done
             if done.noise and done.noise > 1.1 and done.baseline.rounds
         ]

@@ -98,13 +98,13 @@ class Runner(Struct):
 
     def warm(self, until: float) -> None:
         """Wait until it is warm."""
-        if line := self._next("ready", self.track.start_s, until, "while it started"):
+        if line := self._next("ready", self.track.start_s, until, "while it was starting"):
             self.ready = convert(line, Ready)
 
     def turn(self, until: float) -> None:
         """One round."""
         self.stable.send(self.number, "round", steps=self.steps)
-        if line := self._next("round", self.patience_s, until, "in its rounds"):
+        if line := self._next("round", self.patience_s, until, "during its rounds"):
             self.rounds.append(line["seconds"])
             self.waits.append(line["wait_s"])
 

@@ -109,7 +109,7 @@ def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
     if ratio.rounds < LEAST_ROUNDS:
         return "same", f"{ratio.rounds} rounds are too few to measure a difference"
     between = f"between {_percent(ratio.low)} and {_percent(ratio.high)}"
-    seen = f"{between} in {ratio.rounds} rounds, noise {_percent(noise)}"
+    seen = f"{between} over {ratio.rounds} rounds, noise {_percent(noise)}"
     root = math.sqrt(noise)
     if ratio.low > root and ratio.mid > noise:
         return "faster", seen
@@ -119,7 +119,7 @@ def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
+    return f"{100 * (ratio - 1):+.1f}%"
 
 
 def _loss_differs(
@@ -144,8 +144,8 @@ def _loss_differs(
     where = {"mean": "the mean loss", "first": "the first loss"}.get(
         losses, f"the loss of step {step + 1}"
     )
-    values = "{:.4f} against {:.4f}".format(*pairs[step])
-    return f"{where} is {off:.1%} off, {values} (tolerance {tolerance:.0%})"
+    values = "{:.4f} instead of {:.4f}".format(*pairs[step])
+    return f"{where} is off by {off:.1%}: {values} (tolerance {tolerance:.0%})"
 
 
 # --- where the time of a step goes: data, the host, bandwidth or arithmetic ----------------------
@@ -250,13 +250,13 @@ def bottleneck_of(
         if both / busy_s < EXPLAINED:
             why = (
                 f"at peak speed, computing and moving data would take only {both / busy_s:.0%} "
-                "of the measured time"
+                "of the busy time"
             )
             why += "; on a CPU the rest cannot be broken down" if device_s is None else ""
         else:
             computes = arithmetic >= traffic
             kind = "compute" if computes else "memory bandwidth"
             what, share = "computing" if computes else "moving data", max(arithmetic, traffic)
-            part = f"{share / both:.0%} of the time at full speed"
+            part = f"{share / both:.0%} of the time at peak speed"
             why = f"{what} would take {part} ({peaks.source})"
     return Bottleneck(kind=kind, why=why, figures=figures)

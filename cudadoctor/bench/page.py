@@ -95,7 +95,7 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
     limit = "not known" if kind == "not known" else f"limited by {kind}"
     yield Row("limit", f"{limit}{_if(why, ': {}')}")
     if workload.noise is not None:
-        percent = f"{(workload.noise - 1) * 100:.1f} %"
+        percent = f"{(workload.noise - 1) * 100:.1f}%"
         yield Row("noise", f"differences below {percent} count as no difference")
     yield Row("best", best(workload), "bold")
     for technique in (RECIPES[name] for name in workload.best if name in RECIPES):

@@ -210,7 +210,8 @@ def _notes(stack: Stack, image: Image) -> Iterator[str]:
         known = f"No suitable nvidia/cuda image for CUDA {cuda} is known. The wheels include"
         yield f"{known} their own libraries, so a plain image is enough."
     if image.cuda is not None:
-        yield f"{_ASKS.format(cuda=image.cuda)}; an older one starts it on data center GPUs only."
+        more = "with an older driver it starts only on data center GPUs."
+        yield f"{_ASKS.format(cuda=image.cuda)}; {more}"
 
 
 def _run(stack: Stack, image: Image) -> Iterator[str]:

@@ -270,7 +270,7 @@ def _conflict(block: str) -> str:
     """pip's two kinds of lines: what the command asked for, and what packages depend on."""
     asked = r"^The user requested (?:\(constraint\) )?(.+)"
     lines = [
-        re.sub(asked, r"\1 is asked for", line.strip())
+        re.sub(asked, r"\1 is requested", line.strip())
         for line in block.splitlines()
         if line.strip()
     ]

@@ -121,7 +121,7 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     found = conda.forge_specs(stack, kb)
     notes, made = ["Make it with: pixi install"], stack
     if found is None:
-        notes.append(conda.not_there(stack, "pixi takes"))
+        notes.append(conda.not_there(stack, "pixi installs"))
         packages = [*_wheels(stack)]
     else:
         made = conda.as_made(stack, kb)

@@ -260,8 +260,8 @@ def _of_here(host: Host, looked: Looked, before: Machine) -> Looked | None:
         return None
     if entry in children.folders_outside(children.path_folders(path), users):
         return None
-    why = f"torch is in {entry}, and cudadoctor runs nothing from the current folder: start it"
-    why += f" in another folder, with PYTHONPATH={entry}"
+    why = f"torch is in {entry}, but cudadoctor never runs code from the current folder; start "
+    why += f"cudadoctor in another folder with PYTHONPATH={entry}"
     return Looked(gaps=tuple(Gap(fact=fact, why=why) for fact in ("torch.imported", "smoke")))
 
 

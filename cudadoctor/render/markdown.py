@@ -154,7 +154,7 @@ class _Page:
 
     def machine(self) -> None:
         shown, say = self.shown, self.say
-        self.block(f"<details><summary>{say('the machine')}</summary>")
+        self.block(f"<details><summary>{say('machine details')}</summary>")
         rows = [
             (label, shown.shade(text)) for label, text in summary.machine_rows(shown.machine, say)
         ]
@@ -186,7 +186,7 @@ def report(shown: Report, say: Language | None = None) -> str:
         text = say("Also reported, probably caused by the above: {titles}.", titles=titles)
         page.block(_paragraph(text))
     page.machine()
-    made = f"<sub>cudadoctor {shown.version}, {say('knowledge of')} {shown.knowledge}</sub>"
+    made = f"<sub>cudadoctor {shown.version}, {say('knowledge base of')} {shown.knowledge}</sub>"
     return "\n".join((*page.lines, made, ""))
 
 

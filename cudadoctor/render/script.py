@@ -65,7 +65,7 @@ class _Script:
     ) -> Iterator[str]:
         """What is wrong, and how old the knowledge is."""
         say = self.say
-        yield comment(f"cudadoctor {version}, {say('knowledge of')} {knowledge}")
+        yield comment(f"cudadoctor {version}, {say('knowledge base of')} {knowledge}")
         if machine.python.executable:
             yield comment(f"python: {machine.python.executable}")
         for finding in say.diagnosis(diagnosis).roots:

@@ -12,7 +12,13 @@ from cudadoctor.reports.statements import Facts, Statements, stated
 
 SOURCE = "cudadoctor"
 _CAUSE = r"(?P<cause>[a-z0-9]{2,20}(?:-[a-z0-9]{1,20}){0,5})"
-_GATE = ("cudadoctor explain ", ", knowledge of ", ", conocimientos del ", " causes ruled out")
+_GATE = (
+    "cudadoctor explain ",
+    ", knowledge of ",
+    ", knowledge base of ",
+    ", conocimientos del ",
+    " causes ruled out",
+)
 _ANSWER = re.compile(
     r"(?:[✓✗!?] |(?:ok|error|warning|undecided): )\S"
     rf"|\W{{0,4}}\w.{{1,600}} \('?{_CAUSE}'?\)(?:\. .{{0,200}})?$"
@@ -23,7 +29,7 @@ _MORE = re.compile(rf"(?: {{2}}\S{{2,8}} {{2,10}}| {{6}})cudadoctor explain {_CA
 """The last line of what a page says of its first cause."""
 _END = re.compile(
     r" {2}(?:\d{1,3} (?:errors?|warnings?|errore?s|avisos?)(?: ·|,) |.{0,80}\d{1,3} caus[ea]s )"
-    r"|(?:<sub>)?cudadoctor \d{1,3}\.\d.{0,40}, (?:knowledge of|conocimientos del) \d"
+    r"|(?:<sub>)?cudadoctor \d{1,3}\.\d.{0,40}, (?:knowledge(?: base)? of|conocimientos del) \d"
 )
 _SURENESS = (("Probably: ", "likely "), ("Possibly: ", "possible "), ("Most likely: ", "possible "))
 _EVIDENCE = re.compile(r" {2}(?:Evidence|Pruebas) {2}|\| ")

@@ -163,7 +163,7 @@ class Reading:
         self.ends = self.all(End)
         status: Status = "timed-out" if ran.timed_out else "failed"
         why = ran.why or (
-            "no answer" if ran.timed_out else f"the process exited with status {ran.code}"
+            "no response" if ran.timed_out else f"the process exited with status {ran.code}"
         )
         if ran.signal and not ran.timed_out:
             why = f"killed by {signal_name(ran.signal)}"

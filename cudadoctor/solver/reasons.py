@@ -46,7 +46,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     if build.archs_uncertain:
         yield "The build's list of architectures comes from build scripts, not from the wheel."
     if case.python is None:
-        yield f"The Python version is unknown; this build has wheels for {_pythons(build)}."
+        yield f"The Python version is unknown; this build has {_pythons(build)}."
     python = case.machine.python.version
     refusing = build.torchvision is not None and build.torch.release >= (2, 11)
     if refusing and python is not None and python.release == VISION_REFUSES_PYTHON:
@@ -71,7 +71,9 @@ def _label(build: TorchBuild) -> str:
 
 def _pythons(build: TorchBuild) -> str:
     plain = [python for python in build.pythons if not python.endswith("t")]
-    return f"Python {plain[0]} to {plain[-1]}" if plain else "no known Python"
+    if not plain:
+        return "no wheel for any known Python version"
+    return f"wheels for Python {plain[0]} to {plain[-1]}"
 
 
 def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:

@@ -51,7 +51,7 @@ def gpu(index: int, *busy: str) -> Gpu:
 def test_a_gpu_that_others_use_is_left_alone_and_told() -> None:
     found = command.place_of(look("H200", "H200"), None, (gpu(0, "python"), gpu(1)))
     assert found.device == "cuda:1"
-    assert found.notes == ("GPU 0 is not used: other processes use it: python (7)",)
+    assert found.notes == ("GPU 0 is not used: other processes are using it: python (7)",)
 
 
 def test_what_is_asked_for_is_used_whoever_else_uses_it() -> None:

@@ -178,7 +178,7 @@ BREAKS = {
     "sdpa": ("error", "RuntimeError: a planted error"),
     "fused-optimizer": ("oom", "out of memory (MemoryError: CUDA out of memory (planted))"),
     "matmul-precision": ("crash", "killed by SIGSEGV, in planted (process.py, line"),
-    "amp-bf16": ("hang", "no answer within 6 s"),
+    "amp-bf16": ("hang", "no response within 6 s"),
 }
 
 
@@ -311,7 +311,7 @@ def test_wrong_use_is_one_sentence(words: tuple[str, ...], said: str, tmp_path: 
 
 def test_no_torch_is_one_sentence(tmp_path: Path) -> None:
     found = ran(sys.executable, tmp_path, code=1)
-    assert "cannot measure: torch is not installed" in found.stderr
+    assert "cannot run the benchmark: torch is not installed" in found.stderr
 
 
 def test_a_gpu_that_is_not_there_is_no_cpu_run(python_cpu: str, tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_waiting_gpu_and_busy_workers_are_data_loading(
     document = with_gpu(standins, "utilization = 20\n", sys.executable, str(script), "fork")
     starved = document["starved"]
     assert starved["by"] == "data loading"
-    assert "GPU 0: busy 20 % of the time" in str(starved["evidence"])
+    assert "GPU 0: busy 20% of the time" in str(starved["evidence"])
     assert "recipes/train/dataloader.py" in str(starved["settings"])
 
 
@@ -299,7 +299,7 @@ def test_the_report_may_go_to_a_file(tmp_path: Path) -> None:
     ran = bench("true", options=("--markdown", f"--output={file}"))
     assert ran.returncode == 0
     assert ran.stderr == ""
-    assert file.read_text().startswith("**bottleneck not known")
+    assert file.read_text().startswith("**bottleneck unknown")
 
 
 def test_exit_codes_are_those_of_a_shell() -> None:

@@ -213,11 +213,13 @@ def test_settings_fit_what_is_there() -> None:
     def first(found: Figures) -> str:
         return starved.judge(found).settings[0].text
 
-    assert first(figures(WAITING, workers=4, workers_cpu=1.0)).startswith("use more num_workers")
+    assert first(figures(WAITING, workers=4, workers_cpu=1.0)).startswith("increase num_workers")
     assert not first(figures(WAITING, workers=8, workers_cpu=1.0)).startswith(
-        "use more num_workers"
+        "increase num_workers"
     )
-    assert first(figures(WAITING, workers=0, main_thread=1.0)).startswith("load the data in work")
+    assert first(figures(WAITING, workers=0, main_thread=1.0)).startswith(
+        "load the data in DataLoader work"
+    )
     assert first(figures(WAITING, workers=2, main_thread=1.0)).startswith("use a larger batch")
 
 

@@ -61,7 +61,7 @@ def test_each_outcome_has_its_words() -> None:
         "failed: out of memory",
         "skipped needs a GPU with capability 8.9 or newer: fp8",
         "limited by compute: 61 % of the fp32 peak of this GPU",
-        "differences below 0.8 % count as no difference",
+        "differences below 0.8% count as no difference",
         "amp-bf16 + compile: 3.42x faster (3.38 to 3.46)",
         "recipes/train/amp_bf16.py",
     ):

@@ -164,10 +164,10 @@ def test_a_table_cut_after_any_line_makes_no_gpu_vanish(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "last", "why"),
     [
-        ("sleep 600", "", "no answer within"),
-        ("", "sleep 600", "no answer within"),
-        ("kill -KILL $$", "", "ended by signal 9"),
-        ("", "kill -SEGV $$", "ended by signal 11"),
+        ("sleep 600", "", "no response within"),
+        ("", "sleep 600", "no response within"),
+        ("kill -KILL $$", "", "killed by signal 9"),
+        ("", "kill -SEGV $$", "killed by signal 11"),
         ("yes", "", "more than 8 MiB"),
     ],
 )

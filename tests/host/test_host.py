@@ -115,7 +115,7 @@ def test_each_line_gives_the_next_its_time() -> None:
 def test_silence_after_a_line_ends_the_wait_long_before_the_limit_of_all() -> None:
     stuck = "import time; print('x', flush=True); time.sleep(600)"
     ran = LocalHost().run(sys.executable, "-c", stuck, timeout_s=300, on_line=lambda _: 0.5)
-    assert (ran.why, ran.timed_out, ran.stdout) == ("no answer within 0.5 s", True, "x\n")
+    assert (ran.why, ran.timed_out, ran.stdout) == ("no response within 0.5 s", True, "x\n")
     assert ran.silent_s is not None
     assert 0.5 <= ran.silent_s <= ran.seconds
 
@@ -123,4 +123,4 @@ def test_silence_after_a_line_ends_the_wait_long_before_the_limit_of_all() -> No
 def test_a_line_without_a_limit_of_its_own_leaves_that_of_all() -> None:
     stuck = "import time; print('x', flush=True); time.sleep(600)"
     ran = LocalHost().run(sys.executable, "-c", stuck, timeout_s=1, on_line=lambda _: None)
-    assert (ran.why, ran.timed_out) == ("no answer within 1 s", True)
+    assert (ran.why, ran.timed_out) == ("no response within 1 s", True)

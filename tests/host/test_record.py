@@ -285,7 +285,7 @@ def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
     [
         Ran(code=0, stdout="out\n", stderr="err"),
         Ran(code=-11, stdout='{"kind": "calling"}\n'),
-        Ran(stdout="half", why="no answer within 4 s", timed_out=True, seconds=4.0, silent_s=3.5),
+        Ran(stdout="half", why="no response within 4 s", timed_out=True, seconds=4.0, silent_s=3.5),
         Ran(missing=True),
     ],
 )

@@ -246,7 +246,7 @@ def test_a_companys_copy_of_torchs_index_is_turned_to_the_variant() -> None:
 def test_switched_off_indexes_are_named() -> None:
     index = {"no_index": True, "find_links": ["/opt/wheels"], "origin": "/etc/pip.conf"}
     written = registry.write(machine(python={"index": index}), KB, TO_CU126)
-    assert "switched off (/etc/pip.conf)" in (written.note or "")
+    assert "disabled (/etc/pip.conf)" in (written.note or "")
 
 
 def test_without_ensurepip_somebody_must_bring_a_pip() -> None:
@@ -373,7 +373,7 @@ def test_the_pytorch_channel_serves_only_releases_that_it_alone_has() -> None:
         *("-c", "pytorch", "-c", "nvidia"),
         *("pytorch==2.2.2", "torchvision==0.17.2", "pytorch-cuda=12.1", "mkl<2024.1"),
     )
-    assert "ended with torch 2.5.1" in (written.note or "")
+    assert "discontinued after torch 2.5.1" in (written.note or "")
     for release in ("2.13.0", "2.14.1", "2.5.1"):
         change = msgspec.structs.replace(OLD_WISH, install=(f"torch=={release}",))
         assert "pytorch" not in commands(m, change)[0]
@@ -402,7 +402,7 @@ def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> N
     ((program, verb, *words),) = written.commands
     assert (program, verb) == ("conda", "create")
     assert words[:3] == ["-y", "-p", "/home/ada/.venvs/torch-conda"]
-    assert "python=3.12" in words and "makes a conda environment" in (written.note or "")
+    assert "python=3.12" in words and "creates a conda environment" in (written.note or "")
 
 
 def test_conda_is_asked_for_the_last_release_with_that_cuda_major() -> None:

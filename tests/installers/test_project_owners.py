@@ -156,7 +156,7 @@ def test_a_poetry_environment_whose_project_is_not_known_says_so() -> None:
     prefix = "/home/ada/.cache/pypoetry/virtualenvs/x-py3.11"
     m = project("", kind="poetry", prefix=prefix, project=None)
     made = registry.write(m, KB, TO_CU126)
-    assert "in the project's folder" in (made.manual or "")
+    assert "in the project folder" in (made.manual or "")
     assert made.commands == (("poetry", "update", "torch", "torchvision"),)
 
 
@@ -187,7 +187,7 @@ def test_a_folder_from_outside_acts_in_no_script(tmp_path: Path) -> None:
 
 def test_a_wish_for_pip_is_heard_and_told_that_it_does_not_last() -> None:
     made = written("uv", wish="pip")
-    assert made.tool == "pip" and "undoes the change" in (made.note or "")
+    assert made.tool == "pip" and "will undo this change" in (made.note or "")
 
 
 def test_what_is_only_removed_is_removed_in_place() -> None:

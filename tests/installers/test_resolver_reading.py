@@ -183,7 +183,7 @@ def test_a_conflict_is_one_sentence() -> None:
 2026-11-02T10:00:00,877 \n2026-11-02T10:00:00,877 To fix this you could try to:
 """
     found = pip.read(1, "", "ERROR: ResolutionImpossible: for help visit ...", log, "cp312")
-    assert found.text == "torch==2.14.1 is asked for and rival 1.0 depends on torch==2.13.0"
+    assert found.text == "torch==2.14.1 is requested and rival 1.0 depends on torch==2.13.0"
 
 
 @pytest.mark.parametrize(

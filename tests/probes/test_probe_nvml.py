@@ -127,7 +127,7 @@ def test_a_library_that_hangs_in_c_names_the_call(standins: StandIns) -> None:
     assert nvml(seen).hung == "nvmlInit"
     assert nvml(seen).loads is True
     assert str(nvml(seen).version) == "580.95.05"
-    assert "no answer within 1.5 s" in gaps(seen)["gpus"]
+    assert "no response within 1.5 s" in gaps(seen)["gpus"]
 
 
 def test_a_short_wait_is_a_gap_and_never_a_hang(standins: StandIns) -> None:

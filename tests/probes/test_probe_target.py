@@ -77,7 +77,7 @@ def test_an_active_environment_without_python_is_passed_over_and_said_so(
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "gone"))
     chosen = pick("/own/bin/python")
     assert chosen.by == "own"
-    assert chosen.passed_over == (f"VIRTUAL_ENV is {tmp_path}/gone, which has no Python",)
+    assert chosen.passed_over == (f"VIRTUAL_ENV is {tmp_path}/gone, which contains no Python",)
 
 
 def test_the_link_of_a_venv_is_not_resolved(empty: Path, tmp_path: Path) -> None:
@@ -161,14 +161,14 @@ def test_wrong_usage_is_refused_with_one_sentence_that_names_it(
     assert "has no Python" in refusal(str(empty))
     assert "empty" in refusal(" ")
     program(empty / "python", mode=0o644)
-    assert "cannot be executed" in refusal(str(empty / "python"))
+    assert "is not executable" in refusal(str(empty / "python"))
 
 
 def test_an_environment_whose_python_is_gone_is_told_apart(empty: Path, tmp_path: Path) -> None:
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "venv" / "bin" / "python").symlink_to(tmp_path / "removed")
-    assert "gone" in refusal(str(tmp_path / "venv"))
-    assert "gone" in refusal(str(tmp_path / "venv" / "bin" / "python"))
+    assert "no longer exists" in refusal(str(tmp_path / "venv"))
+    assert "no longer exists" in refusal(str(tmp_path / "venv" / "bin" / "python"))
 
 
 def test_a_program_that_is_no_python_is_refused_and_not_given_our_script(

@@ -87,7 +87,7 @@ def test_a_crash_names_its_stage_and_its_signal(runs: Runs, name: str) -> None:
 def test_a_hang_names_its_stage_and_where_it_stands(runs: Runs, name: str) -> None:
     stage = runs.stage(name, planted(name, "hang"))
     assert stage.status == "timed-out"
-    assert "no answer within" in (stage.detail or "")
+    assert "no response within" in (stage.detail or "")
     assert "in planted (process.py" in (stage.detail or "")
 
 

@@ -33,7 +33,7 @@ def ran(device: str, *statuses: str, ended: str | None = None) -> Machine:
         (
             ran("cuda:1", "passed", "failed", "timed-out", "skipped", ended="killed by SIGSEGV"),
             "Training step on cuda:1: failed at s1, s2.",
-            "It ended early: killed by SIGSEGV",
+            "The training step ended early: killed by SIGSEGV",
         ),
         (
             ran("cpu", "passed"),

@@ -63,15 +63,18 @@ def test_a_stage_without_an_end_was_ended_by_the_signal() -> None:
 
 def test_a_stage_without_an_end_timed_out_where_the_child_did() -> None:
     out = lines(BEGUN, TORCH, start("allocate"), end("allocate", "passed"), start("conv"))
-    ran = Ran(stdout=out, why="no answer within 60 s", timed_out=True)
+    ran = Ran(stdout=out, why="no response within 60 s", timed_out=True)
     stages = {stage.name: stage for stage in smoke_of(ran).stages}
     assert stages["allocate"].status == "passed"
-    assert (stages["conv"].status, stages["conv"].detail) == ("timed-out", "no answer within 60 s")
+    assert (stages["conv"].status, stages["conv"].detail) == (
+        "timed-out",
+        "no response within 60 s",
+    )
     assert stages["ddp"].status == "skipped"
 
 
 def test_an_import_that_hangs_is_no_failed_import() -> None:
-    ran = Ran(stdout=lines(BEGUN), why="no answer within 5 s", timed_out=True, seconds=5.0)
+    ran = Ran(stdout=lines(BEGUN), why="no response within 5 s", timed_out=True, seconds=5.0)
     imported = imported_of(ran)
     assert imported.hung is True
     assert imported.ok is None
@@ -201,7 +204,10 @@ def gpu(index: int = 0, **more: object) -> Gpu:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"processes": (GpuProcess(pid=7, name="python"),)}, "other processes use it: python (7)"),
+        (
+            {"processes": (GpuProcess(pid=7, name="python"),)},
+            "other processes are using it: python (7)",
+        ),
         ({"processes": (GpuProcess(pid=7),)}, "other processes are using it: a process (7)"),
         ({"memory_used_bytes": 8 * GIB + 1}, "80% of its memory is in use"),
         ({"compute_mode": "prohibited"}, "its compute mode is prohibited"),
@@ -264,7 +270,7 @@ def test_a_device_that_is_asked_for_is_used_whoever_uses_it() -> None:
 @pytest.mark.parametrize(
     ("look", "error"),
     [
-        (SEEN, "there is no cuda:2, torch sees 2"),
+        (SEEN, "there is no cuda:2; number of GPUs visible to torch: 2"),
         (
             {"built": "13.0", "available": False, "error": "no driver"},
             "torch sees no GPU: no driver",

@@ -83,7 +83,7 @@ def _ran(data: bytes) -> Ran:
     return (
         Ran(code=0, stdout=text),
         Ran(code=-11, stdout=text, stderr=text),
-        Ran(stdout=text, why="no answer within 5 s", timed_out=True, seconds=5.0),
+        Ran(stdout=text, why="no response within 5 s", timed_out=True, seconds=5.0),
         Ran(code=1, stdout=text, stderr=text),
     )[how]
 

@@ -380,9 +380,9 @@ OF_GPU = (
     ("hot", 1e-9, "slowed by heat or a power brake {:.0%} of the time"),
 )
 OF_ALL = (
-    ("waiting", 0, "waiting for a disk: {:.0%} of the time"),
+    ("waiting", 0, "waiting for disk: {:.0%} of the time"),
     ("read_mb_s", 0, "read from disks: {:.1f} MB/s"),
-    ("major_faults_s", 1, "pages read back (major faults): {:.0f} a second"),
+    ("major_faults_s", 1, "pages read back from disk (major faults): {:.0f} per second"),
     ("shm", 0, "/dev/shm: up to {:.0%} used"),
 )
 """Figures, from how much on they are shown, and how."""
@@ -393,7 +393,8 @@ def _evidence(figures: Figures) -> Iterator[str]:
         yield from (f"GPU {gpu.index}: {text}" for text in _shown(gpu, OF_GPU))
     if figures.workers:
         share = f", each at {_of_a_core(figures.workers_cpu, figures.workers_wait)}"
-        yield f"loader workers: {figures.workers}{share if figures.workers_cpu is not None else ''}"
+        each = share if figures.workers_cpu is not None else ""
+        yield f"DataLoader workers: {figures.workers}{each}"
     elif figures.workers == 0:
         yield "DataLoader workers: none found"
     if figures.main_thread is not None:
@@ -408,12 +409,12 @@ def _shown(figures: Figures | GpuFigures, rows: Iterable[tuple[str, float, str]]
     for name, least, text in rows:
         value = getattr(figures, name)
         if value is not None and value >= least:
-            yield text.format(value).replace("%", " %")
+            yield text.format(value)
 
 
 def _of_a_core(ran: Amount, waited: Amount) -> str:
-    waits = f", plus {100 * waited:.0f} % waiting for a core" if waited and waited >= 0.05 else ""
-    return f"{100 * (ran or 0):.0f} % of a core{waits}"
+    waits = f", plus {100 * waited:.0f}% waiting for a core" if waited and waited >= 0.05 else ""
+    return f"{100 * (ran or 0):.0f}% of a core{waits}"
 
 
 def _notes(figures: Figures) -> Strings:
@@ -461,9 +462,9 @@ class ScriptReport(Struct, frozen=True, kw_only=True):
     def headline(self) -> str:
         """The judgement in a line."""
         by, likely = self.starved.by, self.starved.likely
-        known = "the GPU is well used" if by == "not starved" else f"bottleneck: {by}"
-        text = "bottleneck not known" if by == UNKNOWN else known
-        points = f"; the processes suggest {likely}" if likely else ""
+        known = "the GPU is well utilized" if by == "not starved" else f"bottleneck: {by}"
+        text = "bottleneck unknown" if by == UNKNOWN else known
+        points = f"; the processes point to {likely}" if likely else ""
         return f"{text}, because {self.starved.why}{points}"
 
 

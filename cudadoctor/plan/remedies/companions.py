@@ -305,11 +305,11 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator
         fits = fits and made_for is not None and made_for.release[:2] == build.torch.release[:2]
         if package.name in EXTENSIONS - JUDGED and not fits:
             fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
-            after = f"{package.name} {fitting} is made for torch {build.torch}."
+            after = f"for torch {build.torch}, install {package.name} {fitting}."
             if fitting == package.version:
-                after = f"install it again for torch {build.torch} afterwards."
-            present = f"{package.name} {package.version} was compiled for the current torch"
-            yield f"{present}: {after}"
+                after = f"reinstall it after you switch to torch {build.torch}."
+            present = f"{package.name} {package.version} was compiled for the installed torch"
+            yield f"{present}; {after}"
 
 
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iterator[str]:

@@ -127,8 +127,8 @@ class Board:
             if self.ends.get("cuda") == "timed-out":
                 # A driver that does not answer stops every backward pass, also one on the CPU.
                 say("device", device=spec.device or "cpu", skipped=())
-                asks = "torch asks it in every backward pass, also on the CPU"
-                self._give_up("timed-out", None, "CUDA does not answer, and " + asks)
+                asks = "torch queries it in every backward pass, even on the CPU"
+                self._give_up("timed-out", None, "CUDA does not respond, and " + asks)
                 return
             chosen = self._begun()
         if chosen.error:
@@ -229,7 +229,7 @@ class Board:
             return
         worker.child.kill()
         if now < doomed:
-            why = "no answer within %.3g s%s" % (took, process.where(worker.child.trace))
+            why = "no response within %.3g s%s" % (took, process.where(worker.child.trace))
         if worker.left:
             self._lost(worker, "timed-out", why)
         self._ended(worker, None)
@@ -246,7 +246,7 @@ class Board:
                 self._go_on(worker)
         elif worker.last[1] != "passed":
             # Ranks wait for each other: the others get a moment to say so too.
-            why = "ended, since rank %d did not pass" % worker.task.rank
+            why = "stopped because rank %d did not pass" % worker.task.rank
             for other in self.live.values():
                 if other.task.rank is not None:
                     other.doomed = min(other.doomed, (monotonic() + 0.5, why))
@@ -271,12 +271,12 @@ class Board:
         if monotonic() >= self.until:
             why = NO_TIME
         elif worker.task.device != "cpu" and status == "timed-out":
-            why = self.stuck = "the GPU did not come back from " + stage
+            why = self.stuck = "the GPU did not return from " + stage
         elif stage == "allocate":
             why = NO_DEVICE
         elif status == "timed-out" and self.ends.get("cuda", "timed-out") == "timed-out":
             # The first look at CUDA still waits, or waited until it was ended.
-            why = "CUDA does not answer, and %s waited for it" % stage
+            why = "CUDA does not respond, and %s was waiting for it" % stage
         if why:
             self._skip(worker.left, why)
         else:

@@ -108,7 +108,8 @@ def choose(device: str, skip: Sequence[Any], look: Fields) -> Chosen:
     if device:
         index = int(device.partition(":")[2])
         if index >= count:
-            return Chosen(error="there is no %s, torch sees %d" % (device, count))
+            text = "there is no %s; number of GPUs visible to torch: %d"
+            return Chosen(error=text % (device, count))
         return Chosen((index,))
     by_bus = {gpu["bus_id"]: gpu["index"] for gpu in look.get("devices") or [] if gpu.get("bus_id")}
     reasons = {}

@@ -60,7 +60,7 @@ class Place:
             if spec.careful and hasattr(torch.cuda, "mem_get_info"):
                 free, _ = torch.cuda.mem_get_info(self.device)
                 if free < total * 0.2:
-                    raise Skip("%d %% of its memory is in use" % (100 - 100 * free // total))
+                    raise Skip("%d%% of its memory is in use" % (100 - 100 * free // total))
             # Half a GiB is left for the context, cuDNN and NCCL, which the allocator cannot count.
             torch.cuda.set_per_process_memory_fraction(min(1.0, (512 << 20) / total), self.device)
 
@@ -119,7 +119,7 @@ def allocate(place: Place) -> StageResult:
     place.settle()
     differing = int((back != sent + 1).sum())
     if differing:
-        raise Wrong("%d of %d numbers came back changed" % (differing, back.numel()))
+        raise Wrong("%d of %d values came back changed" % (differing, back.numel()))
     if not place.gpu:
         return "on the CPU: this tests torch, not the GPU", {}
     figures = {"name": str(torch.cuda.get_device_name(place.device))}
@@ -179,10 +179,11 @@ def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> StageRes
             found[0] += expected.abs().max()
         error = _apart([(found, expected)]) / float(expected.pow(2).mean().sqrt())
         if not error <= TOLERANCES[name]:
-            raise Wrong("%s is off by %.3g, %.3g is allowed" % (name, error, TOLERANCES[name]))
+            raise Wrong("%s is off by %.3g (allowed: %.3g)" % (name, error, TOLERANCES[name]))
         figures["error_" + name] = round(error, 9)
     place.settle()
-    return ("this torch does not support here: " + ", ".join(missing) if missing else ""), figures
+    refused = "not supported by this torch build on this device: " + ", ".join(missing)
+    return (refused if missing else ""), figures
 
 
 def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
@@ -224,7 +225,7 @@ def train_fp32(place: Place) -> StageResult:
     found = _losses(place, place.device)
     expected = _losses(place, torch.device("cpu"))
     allowed = OTHER_DEVICE if place.gpu else SAME_RUN
-    off = _judged(place, found, expected, allowed, "differ from the %s on the CPU")
+    off = _judged(place, found, expected, allowed, "differ from the CPU losses %s")
     return "", {"loss_first": found[0], "loss_last": found[-1], "difference": off}
 
 
@@ -256,9 +257,9 @@ def _mixed(place: Place, name: str, scaler: Any = None) -> Fields:
     except RuntimeError as problem:
         if place.gpu or "not implemented" not in str(problem):
             raise
-        raise Skip("this torch cannot train in %s on the CPU" % name) from None
+        raise Skip("this torch build cannot train in %s on the CPU" % name) from None
     expected = _losses(place, place.device)
-    off = _judged(place, found, expected, MIXED[name], "are far from fp32's %s")
+    off = _judged(place, found, expected, MIXED[name], "are far from the fp32 losses %s")
     return {"loss_last": found[-1], "difference": off}
 
 
@@ -278,11 +279,11 @@ def _losses(place: Place, device: Any, kind: Any = None, scaler: Any = None) -> 
             place.proven(logits, loss)
         if kind not in (None, logits.dtype):
             # Mixed precision that quietly stayed in float32 proves nothing.
-            remark = "autocast left the numbers in %s" % str(logits.dtype).replace("torch.", "")
+            remark = "autocast left the values in %s" % str(logits.dtype).replace("torch.", "")
             raise (
                 Wrong(remark)
                 if place.gpu
-                else Skip("this torch cannot do it on the CPU: " + remark)
+                else Skip("this torch build cannot do this on the CPU: " + remark)
             )
         if scaler is None:
             loss.backward()
@@ -309,7 +310,7 @@ def _judged(
     if not all([abs(loss) < inf for loss in losses]):
         raise Wrong(listed + "are not finite")
     if not losses[-1] < losses[0]:
-        raise Wrong(listed + "do not fall")
+        raise Wrong(listed + "do not decrease")
     off = max([abs(loss - other) / abs(other) for loss, other in zip(losses, expected)])
     if not off <= allowed:
         raise Wrong(listed + words % _list(expected))
@@ -425,7 +426,7 @@ def _trained(place: Place, backend: str) -> Fields:
     off = _apart(zip(found, expected)) / max([float(gradient.abs().max()) for gradient in expected])
     # Ranks that differ are told by their digests, by whoever sees them all.
     if place.fault != "unequal" and not off <= TOLERANCE[backend]:
-        raise Wrong("the gradients are off by %.3g from those of the joined batch" % off)
+        raise Wrong("the gradients are off by %.3g from those of the full batch" % off)
     return {"difference": round(off, 9), "digest": digest}
 
 

@@ -357,7 +357,7 @@ def workers_that_fit(
     if fit or not asked:
         return fit, ""
     full = next(where for where, number in room.items() if number < 1)
-    text = "%s has no room for workers that prepare batches of %.1f MB"
+    text = "%s does not have enough space for workers that prepare %.1f MB batches"
     return 0, text % (full, batch_bytes / 1e6)
 
 
