@@ -326,7 +326,8 @@ def _healthy(machine: Machine, say: Language) -> str:
         return f"{text} ({option})." if option else f"{text}."
     if smoke.device == "cpu":
         passed = say("PyTorch works on the CPU: training step passed.")
-        none = machine.gpus == () or (machine.pci is not None and not _on_bus(machine))
+        known = machine.gpus == () or machine.pci is not None
+        none = known and not _on_bus(machine)
         return f"{passed} {say('This machine has no NVIDIA GPU.')}" if none else passed
     number = smoke.device.partition(":")[2]
     named = [gpu for gpu in machine.gpus or () if str(gpu.index) == (number or "0")]

@@ -28,7 +28,7 @@ from cudadoctor.rules.evidence.devices import (
     way_to_run,
 )
 from cudadoctor.rules.evidence.libraries import applies, foreign, in_use, library_pins
-from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present, live_gpus
+from cudadoctor.rules.evidence.signs import WORDS, error_with, given_away, gpu_present, live_gpus
 from cudadoctor.rules.healthy import somebody_trains_here
 from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.demand import platform_of, python_of
@@ -88,7 +88,8 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
         return None
     # Where only the bus tells of a GPU, it is the host's, and not given to a container.
     dxg = m.container.dxg and m.container.wsl_libs
-    given = not m.container.kind or live_gpus(m) or m.platform.jetson or dxg or m.gpus
+    here = not m.container.kind and not given_away(m)
+    given = here or live_gpus(m) or m.platform.jetson or dxg or m.gpus
     # A CUDA build further down the path is torch-duplicate's.
     copied = any("+cu" in (copy.version or "") for copy in (m.torch.copies or ())[1:])
     if not need(gpu_present(m), "gpus") or not given or copied:

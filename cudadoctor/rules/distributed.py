@@ -47,7 +47,7 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     process per visible GPU.
 
     torch.cuda.set_device fails with "invalid device ordinal" (CUDA error 101). To check by hand:
-    run Run `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
+    run `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
 
     Look-alikes: if there are enough GPUs for all processes but the processes all use one GPU, the
     cause is ddp-rank-device. Some launchers make only one GPU visible to each process; every
@@ -65,17 +65,23 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     if count <= 0 or max((rank or 0) + 1, size or 0) <= count:
         return None
     name = "LOCAL_RANK" if rank is not None and rank >= count else "LOCAL_WORLD_SIZE"
+    mig = any(gpu.mig_devices for gpu in m.gpus or ())
+    title = "Start one process only" if mig else "Start one process per GPU"
+    start = f"Start your script with `torchrun --nproc-per-node={count}` instead of python."
+    more = "If that is too few processes, request more GPUs for the job."
     return Found(
         evidence=(f"env.{name}", path),
         values={"name": name, "value": env[name].strip()[:40], "count": count},
         sure=False,
-        remedies=by_hand(
-            "ranks-per-node",
-            "Start one process per GPU",
-            f"Start your script with `torchrun --nproc-per-node={count}` instead of python, or "
-            "request more GPUs for the job.",
-        ),
+        why=_ONE_INSTANCE if mig else None,
+        remedies=by_hand("ranks-per-node", title, start if mig else f"{start} {more}"),
     )
+
+
+_ONE_INSTANCE = (
+    "A process sees only one MIG instance, whatever CUDA_VISIBLE_DEVICES lists, and NCCL does not "
+    "connect instances of one GPU. Give each independent program an instance of its own."
+)
 
 
 def _visible(m: Machine) -> tuple[OptInt, str]:

@@ -58,6 +58,7 @@ from cudadoctor.rules.evidence.signs import (
     driver_runs,
     driver_system,
     error_with,
+    given_away,
     graver_with_cuda,
     live_gpus,
     log_text,
@@ -164,7 +165,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     if not bare(m) or module_spoke(m) or m.driver.loaded or (m.pci is not None and not devices):
         return None
     wait_for_answer(m)
-    given = bool(devices) and all(device.bound in GIVEN_AWAY for device in devices)
+    given = given_away(m)
     if not (refused or given or need(m.driver.installed, "driver.installed")):
         return None
     need(False if refused else m.driver.loaded, "driver.loaded")

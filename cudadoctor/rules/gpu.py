@@ -22,6 +22,7 @@ from cudadoctor.plan.remedies import (
     install_driver,
     open_modules,
     proprietary_modules,
+    switch_graphics,
     upgrade_driver,
 )
 from cudadoctor.plan.remedies.process import keeper_of, notebook_of
@@ -84,6 +85,8 @@ def gpu_not_detected(m: Machine) -> Answer:
     if not fine and m.torch.installed is not False and (m.look != "report" or m.pci or mac):
         need(m.torch.build, "torch.build")
     why = "torch can only use the CPU here." if m.torch.installed is False else None
+    if switch_graphics(m):
+        why = "This laptop's graphics setting turns the NVIDIA GPU off to save power."
     looked = m.pci is not None
     # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
     served = mac or any(device.vendor == "amd" for device in m.pci or ())
@@ -103,6 +106,8 @@ def _bring_a_gpu(m: Machine) -> Remedies:
     """A job or a pod may land on another machine; a container shows what its host has."""
     lent = m.container.scheduler or m.container.kind == "kubernetes" or notebook_of(m)
     granted = grant_gpu(m) if m.pci is None or lent else ()
+    if switched := switch_graphics(m):
+        return switched
     title, text = _NEW_INSTANCE if m.platform.virtual else _OWN_MACHINE
     if not m.platform.virtual and on_linux(m):
         text += " The command `lspci | grep -i nvidia` must list the GPU."

@@ -16,13 +16,12 @@ from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
 from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, gap_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
-from cudadoctor.plan.remedies import by_hand, reboot, reload_uvm
+from cudadoctor.plan.remedies import by_hand, license_vgpu, reboot, reload_uvm
 from cudadoctor.plan.remedies.process import keeper_of, notebook_of
 from cudadoctor.rules import gpu as left_out
 from cudadoctor.rules.evidence.devices import compiled, devices, way_to_run
 from cudadoctor.rules.evidence.libraries import import_fails
 from cudadoctor.rules.evidence.signs import (
-    GIVEN_AWAY,
     NO_LIBRARY,
     NOT_FOUND,
     NOT_LOADED,
@@ -37,6 +36,8 @@ from cudadoctor.rules.evidence.signs import (
     cpu_on_purpose,
     cuda_works,
     driver_code,
+    error_with,
+    given_away,
     gpu_nodes,
     gpu_present,
     has_fabric,
@@ -46,7 +47,6 @@ from cudadoctor.rules.evidence.signs import (
     live_gpus,
     named_gpus,
     no_nvml,
-    nvidia_pci,
     on_linux,
     only_smi_answers,
     silent_gpus,
@@ -120,13 +120,10 @@ def _wants_gpu(m: Machine) -> OptBool:
     if _promise(m):
         return True
     present = gpu_present(m)
-    if present and cpu_on_purpose(m) and not (m.gpus or m.platform.jetson or m.platform.wsl):
-        # A container shows its host's bus; a virtual machine may own the GPU.
-        devices = nvidia_pci(m)
-        boxed = m.container.kind and not gpu_nodes(m)
-        if boxed or (devices and all(device.bound in GIVEN_AWAY for device in devices)):
-            return False
-    return present
+    on_cpu = cpu_on_purpose(m) and not (m.gpus or m.platform.jetson or m.platform.wsl)
+    # A container shows its host's bus; a virtual machine may own the GPU.
+    elsewhere = given_away(m) or (m.container.kind and not gpu_nodes(m))
+    return False if present and on_cpu and elsewhere else present
 
 
 def _promise(m: Machine) -> OptStr:
@@ -473,6 +470,8 @@ _WAIT = (
     "persists, note that a vGPU needs its license service and confidential computing needs "
     "attestation (`nvidia-smi conf-compute -grs` shows the state)."
 )
+_UNLICENSED = "The vGPU has no license"
+_LICENSED_FIRST = "CUDA does not run on an NVIDIA vGPU until nvidia-gridd has obtained a license."
 
 _LOG = (
     "Check the kernel log for the driver's error message",
@@ -516,6 +515,8 @@ def _hint(m: Machine, kb: Knowledge, fact: str) -> tuple[OptStr, OptStr, Remedie
         return _802, _NO_SWITCH, by_hand("wait-for-driver", "Wait a minute and check again", _WAIT)
     if uvm_missing(m) is False and (UNKNOWN in codes or host_error_with(m, *UNKNOWN_WORDS)):
         return _STUCK_UVM, _AFTER_SUSPEND, reload_uvm(m)
+    if error_with(m, "valid Grid license"):
+        return _UNLICENSED, _LICENSED_FIRST, license_vgpu(m)
     of_the_driver = fact.startswith(("driver.", "gpus", "torch.imported.cuda_"))
     if m.look == "report" or not (of_the_driver and on_linux(m)):
         return None, None, ()

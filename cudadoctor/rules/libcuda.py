@@ -153,7 +153,7 @@ def libcuda_stub(m: Machine) -> Answer:
 
     The CUDA toolkit's stubs directory contains an empty libcuda that is meant only for linking. If
     it is loaded, CUDA fails with "CUDA driver is a stub library" (error 34). An old libcuda from
-    another driver release does not match the loaded kernel module. To check by hand: run Run
+    another driver release does not match the loaded kernel module. To check by hand: run
     `ldconfig -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
 
     Look-alikes: if the wrong libcuda is in a compat directory, the cause is cuda-compat-conflict.
@@ -215,7 +215,7 @@ def uvm_not_loaded(m: Machine) -> Answer:
     """nvidia-smi needs only the nvidia module, but CUDA needs nvidia_uvm too.
 
     torch reports "CUDA unknown error - this may be due to an incorrectly set up environment" and
-    blames CUDA_VISIBLE_DEVICES, which is rarely the cause. To check by hand: run Run `lsmod | grep
+    blames CUDA_VISIBLE_DEVICES, which is rarely the cause. To check by hand: run `lsmod | grep
     nvidia_uvm` and `ls -l /dev/nvidia-uvm`. The device file is normally missing right after boot:
     the first CUDA program creates it.
 

@@ -134,7 +134,7 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     `GLIBC_2.28' not found". PyTorch publishes wheels for 64-bit Python on x86-64 and ARM Linux with
     glibc, on Windows, and on Macs with Apple silicon. There are no wheels for Alpine (musl), 32-bit
     Python or other CPU architectures, and none for Intel Macs since torch 2.3. To check by hand:
-    run Run `uname -m` and `ldd --version`.
+    run `uname -m` and `ldd --version`.
 
     Look-alikes: if another Python version would work, the cause is torch-python-unsupported. If
     another package index has the build, the cause is torch-index-wrong.

@@ -57,10 +57,12 @@ if TYPE_CHECKING:
         reboot,
         reload_driver,
         reload_uvm,
+        switch_graphics,
         upgrade_driver,
         wsl_driver,
     )
     from cudadoctor.plan.remedies.gpu import (
+        license_vgpu,
         mig_instances,
         replace_gpus,
         reset_gpus,
@@ -110,6 +112,7 @@ __all__ = [
     "larger_shm",
     "leave_out",
     "libcuda_away",
+    "license_vgpu",
     "load_driver",
     "mig_instances",
     "newer_libstdcxx",
@@ -136,6 +139,7 @@ __all__ = [
     "set_gpus",
     "set_variables",
     "start_mps",
+    "switch_graphics",
     "unset_variables",
     "upgrade_driver",
     "vc_runtime",

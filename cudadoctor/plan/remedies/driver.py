@@ -752,10 +752,21 @@ _SWITCHERS = {
     "supergfxd.conf": "supergfxctl --mode Hybrid",
 }
 """Files of modprobe.d that a program rewrites on each switch of graphics, and its command."""
+_PRIME = {"blacklist-nvidia.conf": "prime-select on-demand"}
+"""The same of Ubuntu's prime-select, which leaves the boot image to others."""
 _SWITCHED = (
     "This tool created the file that blocks the nvidia module and would recreate the file if you "
     "deleted it by hand."
 )
+
+
+def switch_graphics(m: Machine) -> Remedies:
+    """A laptop's GPU back on, where the tool that switched it off left its file; () elsewhere."""
+    switchers = _SWITCHERS | (_PRIME if family_of(m) == "ubuntu" else {})
+    names = [file.rpartition("/")[2] for file in m.driver.blacklisted_by or ()]
+    command = next((switchers[name] for name in names if name in switchers), None)
+    title = "Turn the NVIDIA GPU back on"
+    return _root(m, "switch-graphics", title, command, reboot=True) if command else ()
 
 
 def _unblocked(m: Machine, files: Strings) -> Json:
@@ -772,8 +783,8 @@ def _unblocked(m: Machine, files: Strings) -> Json:
             commands += commands_in(system.grub)
         elif file.startswith("/etc/"):
             commands.append(("sed", "-i", *_COMMENTED_OUT, file))
-        elif family_of(m) == "ubuntu" and name == "blacklist-nvidia.conf":
-            commands.append(("prime-select", "on-demand"))  # prime-select wrote it
+        elif family_of(m) == "ubuntu" and name in _PRIME:
+            commands += commands_in(_PRIME[name])
         else:
             # A file of that name under /etc takes the place of one that belongs to a package.
             what = f"# replaces {file}"

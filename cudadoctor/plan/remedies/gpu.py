@@ -55,6 +55,22 @@ def set_gpus(
     return (Remedy(id=id, title=title, where=where, needs_root=True, commands=(argv,), note=note),)
 
 
+def license_vgpu(m: Machine) -> Remedies:
+    """Have the license daemon of a virtual machine's vGPU try again, with its token."""
+    step = Remedy(
+        id="license-vgpu",
+        title="Get a license for the vGPU",
+        where=keeper_of(m),
+        needs_root=True,
+        commands=(("systemctl", "restart", "nvidia-gridd"),),
+        note="First copy the client configuration token (a .tok file) that the administrator of "
+        "your vGPU license server gives you to /etc/nvidia/ClientConfigToken. Afterward, "
+        "`nvidia-smi -q | grep -i license` must show Licensed; if not, `journalctl -u "
+        "nvidia-gridd` shows why.",
+    )
+    return (step,) if side_of(m) in _LINUX else ()
+
+
 def reset_gpus(m: Machine, *gpus: Gpu) -> Remedies:
     """Reset these GPUs; () where none can be: a share of a GPU, or one that drives a display."""
     if side_of(m) not in _LINUX or any(gpu.display or gpu.virtualization == "vgpu" for gpu in gpus):

@@ -234,6 +234,12 @@ def nvidia_pci(m: Machine) -> tuple[PciGpu, ...]:
     return tuple(device for device in m.pci or () if device.vendor == "nvidia")
 
 
+def given_away(m: Machine) -> bool:
+    """Whether every NVIDIA GPU on the bus is reserved for virtual machines."""
+    devices = nvidia_pci(m)
+    return bool(devices) and all(device.bound in GIVEN_AWAY for device in devices)
+
+
 def silent_gpus(m: Machine) -> tuple[PciGpu, ...]:
     """NVIDIA's GPUs on the bus that the driver does not name, though nobody else owns them.
 
