@@ -156,10 +156,11 @@ class _Page(_Lines):
             return
         self.answer(finding.severity.label, summary.finding_sentence(finding, self.say))
         steps = list(summary.steps_for(finding, self.shown.plan))
-        for word, step in steps:
-            if word == "do":
-                self.cure(step, 2)
-        self.reasons(finding, [])
+        preferred = [step for word, step in steps if word == "do"]
+        new = [step for step in preferred if step.id not in self._shown_steps]
+        for step in preferred:
+            self.cure(step, 2)
+        self.reasons(finding, new, chosen=False)
         if self.verbose:
             self._evidence(finding)
             self._sources(finding)
@@ -167,14 +168,14 @@ class _Page(_Lines):
             if word == "or":
                 self._alternative(step)
 
-    def reasons(self, finding: Finding, steps: list[Step]) -> None:
-        """Why it is so, why this cure, and what the cure costs."""
+    def reasons(self, finding: Finding, steps: list[Step], *, chosen: bool = True) -> None:
+        """Why it is so, why this build was chosen, and what the cure costs."""
         label = f"  {self.say('Why')}"
         if finding.why:
             self.text(label, finding.why)
             label = ""
         build = self.shown.plan.build
-        if build and any(step.packages for step in steps):
+        if build and chosen and any(step.packages for step in steps):
             reasons = build.why if self.verbose else build.why[:2]
             self.text(label, " ".join(map(self.say.spoken, reasons)))
         for step in steps:

@@ -65,22 +65,40 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     if count <= 0 or max((rank or 0) + 1, size or 0) <= count:
         return None
     name = "LOCAL_RANK" if rank is not None and rank >= count else "LOCAL_WORLD_SIZE"
-    mig = any(gpu.mig_devices for gpu in m.gpus or ())
-    title = "Start one process only" if mig else "Start one process per GPU"
-    start = f"Start your script with `torchrun --nproc-per-node={count}` instead of python."
-    more = "If that is too few processes, request more GPUs for the job."
+    instances = [uuid for gpu in m.gpus or () for uuid in gpu.mig_devices or ()]
     return Found(
         evidence=(f"env.{name}", path),
         values={"name": name, "value": env[name].strip()[:40], "count": count},
         sure=False,
-        why=_ONE_INSTANCE if mig else None,
-        remedies=by_hand("ranks-per-node", title, start if mig else f"{start} {more}"),
+        why=_ONE_INSTANCE if instances else None,
+        remedies=_one_each(instances) if instances else _ranks(count),
     )
+
+
+def _ranks(count: int) -> Remedies:
+    return by_hand(
+        "ranks-per-node",
+        "Start one process per GPU",
+        f"Start your script with `torchrun --nproc-per-node={count}` instead of python, or request "
+        "more GPUs for the job.",
+    )
+
+
+def _one_each(instances: list[str]) -> Remedies:
+    """Programs that know nothing of each other, each with an instance of its own."""
+    (first,) = set_variables(
+        "one-instance", "Use one MIG instance per program", {"CUDA_VISIBLE_DEVICES": instances[0]}
+    )
+    others = (
+        f" Start each other program in a shell of its own with one of: {', '.join(instances[1:])}."
+    )
+    note = "Start your script with python instead of torchrun."
+    return (replace(first, note=note + others if instances[1:] else note),)
 
 
 _ONE_INSTANCE = (
     "A process sees only one MIG instance, whatever CUDA_VISIBLE_DEVICES lists, and NCCL does not "
-    "connect instances of one GPU. Give each independent program an instance of its own."
+    "connect instances of one GPU. So each program needs an instance of its own."
 )
 
 

@@ -389,9 +389,9 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
 
 
 _FOR_GOOD = (
-    "To fix this permanently, run `python -m pip uninstall torch`, which removes the copy that "
-    "Python finds first. pip shows the folder and asks for confirmation; other Pythons of the "
-    "same version lose that copy too."
+    "To delete the other copy instead, run `python -m pip uninstall torch` in a shell where "
+    "PYTHONNOUSERSITE is not set. Check the folder that pip shows before you confirm; all Python "
+    "installations of this version share that copy."
 )
 
 

@@ -22,6 +22,7 @@ from cudadoctor.plan.remedies import (
     by_hand,
     grant_gpu,
     mig_instances,
+    nvlink_off,
     reset_gpus,
     restart,
     set_gpus,
@@ -73,6 +74,14 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     fabric, driver = m.driver.fabric, m.driver.version
     differs = None not in (fabric.version, driver) and fabric.version != driver
     sure = fabric.nvswitches and (fabric.manager != "active" or differs)
+    if _is_guest(m):
+        return Found(
+            evidence=(message or "driver.libcuda.code", "driver.fabric"),
+            title="The host has not set up NVLink for this virtual machine (CUDA error 802)",
+            why="This virtual machine has GPUs of an NVSwitch system but no NVSwitch. The fabric "
+            "manager runs on the host, which must activate the partition with these GPUs.",
+            remedies=_partition(m),
+        )
     state = "differs" if differs and fabric.manager != "absent" else fabric.manager
     return Found(
         evidence=(message or "driver.libcuda.code", "driver.fabric"),
@@ -88,6 +97,28 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
         confidence=CERTAIN if sure else LIKELY if joined else POSSIBLE,
         remedies=start_fabric(m),
     )
+
+
+def _is_guest(m: Machine) -> bool:
+    """A virtual machine with some GPUs of a host that keeps the switches."""
+    switches = m.driver.fabric.nvswitches
+    return bool(m.platform.virtual) and switches == 0 and not has_nvlink_5(m)
+
+
+def _partition(m: Machine) -> Remedies:
+    note = (
+        "In the list, find the partition that contains these GPUs, activate it with `fmpm -a ID`, "
+        "and restart the virtual machine. If a provider runs the host, contact its support."
+    )
+    activate = Remedy(
+        id="fabric-partition",
+        title="List the NVLink partitions",
+        where="host",
+        needs_root=True,
+        commands=(("fmpm", "-l"),),
+        note=note,
+    )
+    return activate, *nvlink_off(m)
 
 
 _START = "Start the fabric manager"
@@ -226,6 +257,7 @@ def compute_mode(m: Machine) -> Answer:
     if taken and not prohibited:
         held = [process for gpu in taken for process in gpu.processes or ()]
         values["process"] = f"{held[0].name or 'a process'} (pid {held[0].pid})"
+        values["which"] = taken[0].index
         title = "GPU {which} allows only one process at a time and is in use by {process}"
     return Found(
         evidence=(message, "gpus") if message else ("gpus.0.compute_mode", "gpus.0.processes"),
@@ -252,9 +284,18 @@ _EXCLUSIVE = (
 )
 
 
+_OF_JOB = (
+    "Other jobs use the busy GPUs. Set CUDA_VISIBLE_DEVICES in the job script to the GPUs of this "
+    "job. Slurm sets it by itself; PBS lists them in a file: `export CUDA_VISIBLE_DEVICES=$(sed "
+    "'s/.*gpu//' $PBS_GPUFILE | paste -sd,)`."
+)
+
+
 def _admit(m: Machine, shut: list[Gpu]) -> Remedies:
     """Another GPU first; a running job keeps its GPU, and the mode is the administrator's."""
     exclusive = any(gpu.compute_mode == "exclusive" for gpu in shut)
+    if exclusive and m.container.scheduler in ("slurm", "lsf", "pbs"):
+        return by_hand("gpu-of-job", "Use the GPU that the scheduler gave this job", _OF_JOB)
     running = [process for gpu in shut for process in gpu.processes or ()]
     note = "This mode protects a running job; wait until that job finishes." if exclusive else None
     title = f"Set the compute mode of GPU {indexes_of(shut)} to Default"

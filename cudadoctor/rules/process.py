@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.model.findings import (
     ERROR,
@@ -19,11 +20,13 @@ from cudadoctor.plan.remedies import (
     by_hand,
     free_memory,
     grant_gpu,
+    raise_memlock,
     raise_nofile,
     set_variables,
     start_mps,
     unset_variables,
 )
+from cudadoctor.plan.remedies.process import lasting
 from cudadoctor.rules.evidence.signs import (
     SUCCESS,
     cpu_on_purpose,
@@ -211,14 +214,14 @@ def _right_list(m: Machine, value: str, left: Visible) -> Remedies:
             "Delete the line that sets CUDA_VISIBLE_DEVICES from ~/.bashrc or the job script, "
             "then submit the job again.",
         )
-        return _show(own, "Set CUDA_VISIBLE_DEVICES to this job's GPUs") or (
+        return _show(m, own, "Set CUDA_VISIBLE_DEVICES to this job's GPUs") or (
             promised if promised_by_scheduler(m) else grant_gpu(m)
         )
     found = (_device(entry, uuids)[0] for entry in value.split(","))
     valid = dict.fromkeys(str(index) for index in found if index is not None)
     unset = unset_variables(m, _NAME)
     if left.stop and 0 < len(valid) < len(uuids) and not value.strip().startswith(_NAMED):
-        return _show(tuple(valid), "Set CUDA_VISIBLE_DEVICES to GPUs that exist") + unset
+        return _show(m, tuple(valid), "Set CUDA_VISIBLE_DEVICES to GPUs that exist") + unset
     return unset
 
 
@@ -233,10 +236,11 @@ def _own_of_job(m: Machine, seen: int) -> Strings:
     return names if all(int(name) < seen for name in names) else ()
 
 
-def _show(numbers: Strings, title: str) -> Remedies:
+def _show(m: Machine, numbers: Strings, title: str) -> Remedies:
     if not numbers:
         return ()
-    return set_variables("set-visible-devices", title, {_NAME: ",".join(numbers)})
+    (chosen,) = set_variables("set-visible-devices", title, {_NAME: ",".join(numbers)})
+    return (replace(chosen, note=lasting(m, _NAME)),)
 
 
 @rule("scheduler-no-gpu", title="This {scheduler} job did not request a GPU")
@@ -360,6 +364,42 @@ def too_few_files(m: Machine) -> Answer:
     )
 
 
+_RDMA = ("ibv_reg_mr", "ibv_create_qp", "ibv_create_cq")
+_LEAST_LOCKED = 1 << 30
+
+
+@rule(
+    "ulimit",
+    title="The locked-memory limit is only {locked} KiB (ulimit -l)",
+    severity=WARNING,
+    essential=False,
+)
+def too_little_locked_memory(m: Machine) -> Answer:
+    """NCCL locks memory in order to send it over InfiniBand or RoCE, and this limit is too low for
+    that.
+
+    NCCL reports "ibv_reg_mr failed" or "Cannot allocate memory" when the ranks connect. To check by
+    hand: run `ulimit -l`, which should print unlimited. Without RDMA the limit does not matter, and
+    nothing is reported.
+
+    Fix: allow the program to lock memory: `--ulimit memlock=-1` for a Docker container, the
+    IPC_LOCK capability for a pod, LimitMEMLOCK=infinity in the unit of a service or of slurmd, or a
+    file in /etc/security/limits.d for a user.
+    """
+    message, limit = error_with(m, *_RDMA), m.limits.memlock_bytes
+    free = m.platform.root and not m.container.kind
+    if free or not (message or variable(m, "NCCL_IB_HCA")):
+        return None
+    if not 0 <= need(limit, "limits.memlock_bytes") < _LEAST_LOCKED:
+        return None
+    return Found(
+        evidence=("limits.memlock_bytes", message or "env.NCCL_IB_HCA"),
+        values={"locked": (limit or 0) // 1024},
+        severity=ERROR if message else WARNING,
+        remedies=raise_memlock(m),
+    )
+
+
 @rule(
     "env-var-misconfigured",
     title="torch cannot parse the options in {name}",
@@ -420,6 +460,13 @@ def slower_by_variable(m: Machine) -> Answer:
     )
 
 
+def _mps_ways(m: Machine, *, full: bool) -> Remedies:
+    """Without MPS, or with its daemon: first where the GPUs serve one process, which MPS wants."""
+    without, daemon = unset_variables(m, _MPS), () if full else start_mps(m)
+    wanted = any(gpu.compute_mode == "exclusive" for gpu in m.gpus or ())
+    return daemon + without if wanted else without + daemon
+
+
 @rule(
     "env-var-misconfigured",
     title="CUDA fails because of an environment variable",
@@ -449,7 +496,7 @@ def broken_by_environment(m: Machine) -> Answer:
             evidence=("driver.libcuda.code", f"env.{_MPS}"),
             values={"code": libcuda.code, "name": _MPS},
             sure=False,
-            remedies=unset_variables(m, _MPS) + (() if full else start_mps(m)),
+            remedies=_mps_ways(m, full=full),
         )
     if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
         return None

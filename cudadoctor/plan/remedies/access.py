@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from errno import EACCES
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -94,6 +95,7 @@ deploy:
     "--runtime nvidia": "runtime: nvidia",
     "--shm-size=8g": "shm_size: 8gb",
     "--ulimit nofile=65536": "ulimits:\n  nofile: 65536",
+    "--ulimit memlock=-1": "ulimits:\n  memlock: -1",
     "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility": """\
 environment:
   NVIDIA_DRIVER_CAPABILITIES: compute,utility""",
@@ -114,6 +116,12 @@ spec:
   containers:
     - volumeMounts:
         - {name: shm, mountPath: /dev/shm}""",
+    "--ulimit memlock=-1": """\
+spec:
+  containers:
+    - securityContext:
+        capabilities:
+          add: [IPC_LOCK]""",
     "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility": """\
 spec:
   containers:
@@ -311,6 +319,24 @@ def raise_nofile(m: Machine) -> Remedies:
     return (now, lasting)
 
 
+def raise_memlock(m: Machine) -> Remedies:
+    """Leave to lock memory: of the container, of the job's daemon, or of the user."""
+    title = "Allow the program to lock memory"
+    if m.container.kind in _RUN or _kubernetes(m):
+        return container_option(m, "raise-memlock", title, "--ulimit memlock=-1")
+    if m.container.scheduler or m.container.kind:
+        text = (
+            "Ask the administrator to set LimitMEMLOCK=infinity in the systemd unit of the job or "
+            "container daemon, for example slurmd."
+        )
+        return by_hand("raise-memlock", title, text, "admin")
+    user = m.identity.user or "*"
+    lines = f"{user} soft memlock unlimited\n{user} hard memlock unlimited"
+    edit = Edit(file="/etc/security/limits.d/90-memlock.conf", what=lines, mode="write")
+    note = "Log out and in again. A systemd service needs `LimitMEMLOCK=infinity` in its unit."
+    return (Remedy(id="raise-memlock", title=title, needs_root=True, edits=(edit,), note=note),)
+
+
 def other_gpus(m: Machine, taken: Collection[Gpu]) -> Remedies:
     """Use the GPUs beside the taken ones; () where none is left or the choice is not the user's."""
     live = [gpu for gpu in m.gpus or () if not gpu.code and not (gpu.mig and not gpu.mig_devices)]
@@ -356,7 +382,24 @@ def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
     )
 
 
+_HOLDER = re.compile(r"Process (\d{1,7}) has [\d.]+ [KMG]iB memory in use")
+"""What torch's message says of other processes, by their numbers on the host."""
+
+
 def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
+    stages = m.smoke.stages if m.smoke else ()
+    told = [pid for stage in stages or () for pid in _HOLDER.findall(stage.detail or "")]
+    if told and m.platform.system == "Linux":
+        pids = ",".join(dict.fromkeys(told))
+        return Remedy(
+            id="free-memory",
+            title="See whose processes use the GPU",
+            where=keeper_of(m),
+            risk=Risk.PROCESS,
+            commands=(("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
+            note="Stop only your own processes (a process in a container ends with `docker stop` "
+            "on that container); ask other users to stop theirs.",
+        )
     nodes = tuple(f"/dev/nvidia{gpu.index}" for gpu in full)
     known = side_of(m) in ("linux", "dgx", "container")
     return Remedy(
@@ -375,16 +418,20 @@ def start_mps(m: Machine) -> Remedies:
     """Start the daemon itself, if the user may do that."""
     if m.container.kind or m.container.scheduler or side_of(m) not in ("linux", "dgx"):
         return ()
-    return (
-        Remedy(
-            id="start-mps",
-            title="Start the MPS control daemon",
-            risk=Risk.PROCESS,
-            commands=(("nvidia-cuda-mps-control", "-d"),),
-            note="The daemon uses the folder set in this shell's CUDA_MPS_PIPE_DIRECTORY. Start "
-            "the daemon as the same user that runs your programs.",
-        ),
-    )
+    pipes = (m.env or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
+    daemon = ("nvidia-cuda-mps-control", "-d")
+    if pipes.startswith(("/run/", "/var/")) and not m.platform.root:
+        start = partial(Remedy, needs_root=True)
+        commands: Commands = (("env", f"CUDA_MPS_PIPE_DIRECTORY={pipes}", *daemon),)
+        note = "This folder belongs to the system, so the daemon serves all users of this machine."
+    else:
+        start, commands = partial(Remedy, risk=Risk.PROCESS), (daemon,)
+        note = (
+            "The daemon uses the folder in this shell's CUDA_MPS_PIPE_DIRECTORY. Start it as the "
+            "user who runs the programs."
+        )
+    title = "Start the MPS control daemon"
+    return (start(id="start-mps", title=title, commands=commands, note=note),)
 
 
 # --- from one GPU to another ---------------------------------------------------------------------

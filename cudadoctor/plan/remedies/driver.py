@@ -795,14 +795,10 @@ def _unblocked(m: Machine, files: Strings) -> Json:
 
 def hmm_off(m: Machine) -> Remedies:
     """Switch HMM off in the module nvidia_uvm."""
-    line = "options nvidia_uvm uvm_disable_hmm=1"
+    edit = _option("nvidia-uvm-hmm", "nvidia_uvm uvm_disable_hmm=1")
     note = "torch does not need HMM. A newer kernel or driver branch may also fix the problem."
     title = "Disable HMM in the nvidia_uvm module"
-    (step,) = _root(m, "hmm-off", title, _system(m).boot_image, reboot=True, note=note)
-    if step.manual:
-        return (step,)
-    edit = Edit(file="/etc/modprobe.d/nvidia-uvm-hmm.conf", what=line, mode="write")
-    return (replace(step, edits=(edit,)),)
+    return _with_option(m, "hmm-off", title, edit, note)
 
 
 def libcuda_away(m: Machine, path: str) -> Remedies:
@@ -968,6 +964,23 @@ def reboot(m: Machine) -> Remedies:
     return _root(m, "reboot", title, "systemctl reboot", reboot=True)
 
 
+def nvlink_off(m: Machine) -> Remedies:
+    """Run the GPUs without NVLink, for which CUDA then does not wait."""
+    edit = _option("nvidia-nvlink", "nvidia NVreg_NvLinkDisable=1")
+    note = "The GPUs then work, but they exchange data over PCIe, which is slower."
+    return _with_option(m, "nvlink-off", "Disable NVLink in this virtual machine", edit, note)
+
+
+def _option(name: str, option: str) -> Edit:
+    return Edit(file=f"/etc/modprobe.d/{name}.conf", what=f"options {option}", mode="write")
+
+
+def _with_option(m: Machine, id: str, title: str, edit: Edit, note: str) -> Remedies:  # noqa: A002
+    """A file with an option of the driver's module, which takes effect with the next boot."""
+    (step,) = _root(m, id, title, _system(m).boot_image, reboot=True, note=note)
+    return (step if step.manual else replace(step, edits=(edit,)),)
+
+
 def reload_uvm(m: Machine) -> Remedies:
     """Create the device nodes of nvidia_uvm; reload it if they open and CUDA fails."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
@@ -978,12 +991,22 @@ def reload_uvm(m: Machine) -> Remedies:
         return step("Load the nvidia_uvm module and create its device nodes", nodes)
     note = (
         "Stop all CUDA programs first: `sudo fuser -v /dev/nvidia-uvm` lists the processes that "
-        "still use the module. To keep CUDA working after a suspend, set the nvidia module's "
-        "option NVreg_PreserveVideoMemoryAllocations=1 and enable the nvidia-suspend and "
-        "nvidia-resume services."
+        "still use the module."
     )
     commands = f"modprobe -r nvidia_uvm; modprobe nvidia_uvm; {nodes}"
-    return step("Reload the nvidia_uvm module", commands, note=note)
+    return step("Reload the nvidia_uvm module", commands, note=note) + _through_suspend(m)
+
+
+def _through_suspend(m: Machine) -> Remedies:
+    """What keeps the memory of the GPU through a suspend, where the machine is the user's own."""
+    if keeper_of(m) != "here" or family_of(m) == "nixos":
+        return ()
+    edit = _option("nvidia-suspend", "nvidia NVreg_PreserveVideoMemoryAllocations=1")
+    title = "Keep CUDA working after the next suspend"
+    note = "During a suspend, the driver then saves the GPU's memory to a file."
+    (step,) = _with_option(m, "keep-through-suspend", title, edit, note)
+    services = commands_in("systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate")
+    return (replace(step, commands=services + step.commands),)
 
 
 _BARE_NAME_FROM = 580

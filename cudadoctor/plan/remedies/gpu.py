@@ -25,6 +25,10 @@ _FREE_IT = (
     "/dev/nvidia*` lists them."
 )
 _MIG = "To create several smaller instances instead, choose a profile from `nvidia-smi mig -lgip`."
+_NEW_UUID = (
+    "Then set CUDA_VISIBLE_DEVICES to the UUID that `nvidia-smi -L` prints for the new instance: "
+    "the instance that the variable names no longer exists."
+)
 _AGAIN = "Then start the container again."
 _BROKEN = (
     "Neither a reset nor a new driver repairs this GPU. Do not train on it until it is replaced."
@@ -168,6 +172,8 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
         gpu.capability in _ONE_PROFILE or "RTX PRO 6000" in (gpu.name or "") for gpu in gpus
     )
     note = f"{_MIG} {_AGAIN}" if m.container.kind else _MIG
+    if (m.env or {}).get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
+        note = f"{_NEW_UUID} {note}"
     made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
     title = f"Disable MIG mode on GPU {which}"
     left = set_gpus(m, title, leave, gpus, id="mig-off", note=_FREE_IT)

@@ -198,7 +198,7 @@ def unset_variables(m: Machine, *names: str) -> Remedies:
             title=f"Unset {', '.join(kept)}",
             risk=Risk.PROCESS,
             variables=dict.fromkeys(kept),
-            note=_lasting(m, kept[0]),
+            note=lasting(m, kept[0]),
         ),
     )
 
@@ -211,7 +211,7 @@ _MODULES = re.compile(
 """Folders of environment modules, and the module's usual name in them."""
 
 
-def _lasting(m: Machine, name: str) -> str:
+def lasting(m: Machine, name: str) -> str:
     """Where the line that sets a variable may stand, as its value tells."""
     value, prefix = (m.env or {}).get(name, ""), m.python.prefix or ""
     if module := _MODULES.search(value):
@@ -251,7 +251,7 @@ def _lasting(m: Machine, name: str) -> str:
         )
     return (
         f"To make this permanent, find the line that sets the variable with `grep -n {name} "
-        "~/.bashrc ~/.profile ~/.zshrc /etc/environment` and edit or delete it."
+        "~/.bashrc ~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` and edit or delete it."
     )
 
 
@@ -302,7 +302,7 @@ def off_search_path(m: Machine, folder: str) -> Remedies:
     title = f"Remove {' and '.join(dict.fromkeys(gone))} from {_NAME}"
     (step,) = set_variables("trim-ld-library-path", title, {_NAME: ":".join(rest)})
     if m.container.kind != "apptainer":
-        return (replace(step, note=_lasting(m, _NAME)),)
+        return (replace(step, note=lasting(m, _NAME)),)
     note = (
         "The image sets this variable whenever the container starts: pass the new value to "
         "`apptainer exec` with `--env LD_LIBRARY_PATH=`, or edit the image's %environment "
