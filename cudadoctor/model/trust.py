@@ -298,14 +298,14 @@ _SOURCE = (
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
 _GROUPS = r"(?:video|render|nvidia)(?:,(?:video|render|nvidia)){0,2}"
 _WRITTEN = (
-    r"/etc/(?:modprobe\.d/[A-Za-z0-9_.-]+\.conf|security/limits\.d/90-nofile\.conf|default/grub"
+    r"/etc/(?:modprobe\.d/[A-Za-z0-9_.-]+\.conf|security/limits\.d/90-(?:nofile|memlock)\.conf|default/grub"
     r"|udev/rules\.d/71-nvidia-dev-char\.rules|rpm/macros\.nvidia-kmod"
     r"|apt/sources\.list\.d/nvidia-container-toolkit\.list)"
 )
 _LINE = (
     rf"|# replaces {_MODPROBE}|blacklist (?:nouveau|nova_core)|options nouveau modeset=0"
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
-    r"|\* (?:soft|hard) nofile \d{4,7}|%_with_kmod_nvidia_open 1"
+    r"|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
     r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
     r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX iommu=pt"'
     r'|ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN\+="/usr/bin/nvidia-ctk system '
@@ -329,7 +329,7 @@ _PROGRAMS = frozenset(
     nvidia-cuda-mps-control fuser ps grep grubby update-grub setsebool
     nvidia-bug-report.sh
     find sed yum chwd prime-select subscription-manager nvidia-uninstall grub-mkconfig
-    grub2-mkconfig git makepkg system76-power supergfxctl
+    grub2-mkconfig git makepkg system76-power supergfxctl fmpm
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
@@ -364,6 +364,7 @@ _OF_DRIVERS = frozenset(
     --enable --rebuild dup --add-repo --set-enabled --allowerasing --allow-downgrades
     --auto-agree-with-licenses stop on-demand reinstall distro-sync dist-upgrade config-manager
     repos crb clone -siD graphics hybrid --mode Hybrid --oldpackage nvlsm ib_umad
+    nvidia-gridd nvidia-suspend nvidia-resume nvidia-hibernate
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
     /var/cache/apt/archives/cuda-keyring.deb
     python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list

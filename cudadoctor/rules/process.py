@@ -165,7 +165,7 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
     the variable and shows all GPUs.
 
     torch reports "No CUDA GPUs are available" or "invalid device ordinal". To check by hand: run
-    Run `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
+    `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
 
     CUDA reads the list from left to right and silently stops at the first invalid entry: on a
     machine with two GPUs, "0,7,1" leaves only GPU 0. If a GPU is listed twice, if the value is

@@ -242,6 +242,7 @@ PROGRAMS = {
     "update-grub",
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
     *("grub-mkconfig", "grub2-mkconfig", "git", "makepkg", "system76-power", "supergfxctl"),
+    "fmpm",
 }
 MADE = re.compile(
     r"python3\.\d+|\.venv-torch[a-z0-9-]*(?:[/\\]uv)?(/bin/python|\\Scripts\\python\.exe)"

@@ -420,7 +420,8 @@ def start_mps(m: Machine) -> Remedies:
         return ()
     pipes = (m.env or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
     daemon = ("nvidia-cuda-mps-control", "-d")
-    if pipes.startswith(("/run/", "/var/")) and not m.platform.root:
+    of_the_system = pipes.startswith(("/run/", "/var/")) and not m.redacted
+    if of_the_system and not m.platform.root:
         start = partial(Remedy, needs_root=True)
         commands: Commands = (("env", f"CUDA_MPS_PIPE_DIRECTORY={pipes}", *daemon),)
         note = "This folder belongs to the system, so the daemon serves all users of this machine."
