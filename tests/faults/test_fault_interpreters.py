@@ -108,7 +108,7 @@ def test_a_program_that_is_no_python_is_wrong_use(tmp_path: Path, name: str) -> 
         ("C:\\Python311\\python.exe", "there is no such program"),
         ("/dev/null", "is not executable"),
         ("/dev/zero", "is not executable"),
-        ("/bin/cat", "is not a Python"),
+        ("/bin/cat", "is not Python"),
         ("a\x1b[31mb", "there is no such program"),
     ],
 )
@@ -127,7 +127,10 @@ def test_an_environment_whose_base_is_gone_is_to_be_made_anew(tmp_path: Path) ->
         link.symlink_to("/nowhere/python3")
     found = ran("--fast", "--python", str(venv))
     assert found.returncode == 2
-    assert "is a link to a Python that no longer exists; recreate that environment" in found.stderr
+    assert (
+        "is a link to a Python executable that no longer exists; recreate that environment"
+        in found.stderr
+    )
 
 
 @pytest.mark.parametrize("kind", ["pipe", "pipe that runs", "not executable"])

@@ -176,7 +176,7 @@ def test_a_program_that_is_no_python_is_refused_and_not_given_our_script(
 ) -> None:
     trace = tmp_path / "trace"
     tool = program(tmp_path / "bin" / "tool", f'#!/bin/sh\necho "$@" >> {trace}\n')
-    assert "is not a Python" in refusal(str(tool))
+    assert "is not Python" in refusal(str(tool))
     assert trace.read_text() == "--version\n"
 
 
