@@ -19,6 +19,7 @@ from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.plan.remedies import (
     by_hand,
     grant_gpu,
+    guest_driver,
     install_driver,
     open_modules,
     proprietary_modules,
@@ -156,6 +157,16 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     wanted = int(legacy[1]) if legacy else _branch_for(silent, version, bool(refused), kb)
     if wanted is None and not refused:
         return None
+    if wanted is None and silent and version and m.platform.virtual:
+        return Found(
+            evidence=("driver.log", "pci"),
+            title="This virtual machine's {gpu} is a vGPU, and driver {driver} does not support it",
+            values={"gpu": _name(silent, kb), "driver": version},
+            why="This driver supports the whole GPU, but refused this one. A share of a GPU needs "
+            "NVIDIA's vGPU guest driver (GRID).",
+            sure=False,
+            remedies=guest_driver(m),
+        )
     older = wanted is not None and version is not None and version.branch > wanted
     newer = wanted is not None and version is not None and version.branch < wanted
     last = "Branch {branch} is the last that supports this GPU."

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cudadoctor.plan.remedies.driver import (
         fabric_manager,
         forward_compat,
+        guest_driver,
         hmm_off,
         install_driver,
         install_firmware,
@@ -100,6 +101,7 @@ __all__ = [
     "forward_compat",
     "free_memory",
     "grant_gpu",
+    "guest_driver",
     "hmm_off",
     "host_libraries",
     "install_companion",

@@ -95,6 +95,34 @@ def upgrade_driver(m: Machine, kb: Knowledge, branch: int) -> Remedies:
     return _driver("upgrade-driver", m, bounds, Aim(least, _maintained(least, bounds, kb)))
 
 
+def guest_driver(m: Machine) -> Remedies:
+    """The driver of a vGPU comes from whoever owns the host; Azure offers it for download."""
+    title = "Install the vGPU guest driver"
+    azure = (m.platform.kernel or "").endswith("-azure") and family_of(m) == "ubuntu"
+    if not azure or m.redacted:
+        return (Remedy(id="guest-driver", title=title, where="admin", manual=_VGPU),)
+    named = [package.name for package in m.driver.packages or () if is_driver(package)]
+    file = "/var/tmp/nvidia-grid.run"
+    commands: list[Strings] = [("apt-get", "purge", "-y", *named)] if named else []
+    commands += [
+        *commands_in("apt-get update"),
+        ("apt-get", "install", "-y", "build-essential", f"linux-headers-{m.platform.kernel}"),
+        ("wget", "-O", file, "https://go.microsoft.com/fwlink/?linkid=874272"),
+        ("sh", file, "--silent"),
+    ]
+    return (
+        Remedy(
+            id="guest-driver",
+            title=title,
+            needs_root=True,
+            reboot=True,
+            commands=tuple(commands),
+            note="Microsoft offers this driver for Azure's virtual machines with a vGPU. It "
+            "includes the license.",
+        ),
+    )
+
+
 def open_modules(m: Machine, kb: Knowledge) -> Remedies:
     """The open kernel modules in place of the proprietary ones."""
     return _modules("open", m, kb)
@@ -256,7 +284,7 @@ def _driver(
         fields |= {"tool": "apt", "note": _JETPACK}
         return (step(title="Update JetPack", where=where, **fields),)
     if side != "dgx" and has_virtual_gpu(m):
-        return (step(title="Install the vGPU guest driver", where="admin", manual=_VGPU),)
+        return guest_driver(m)
     if side in ("dgx", "linux"):
         return (Remedy(id=id, needs_root=True, reboot=True, **_fields(m, bounds, aim, words)),)
     if where == "host" and _UBUNTUS_KERNEL.search(m.platform.kernel or ""):
