@@ -45,6 +45,7 @@ _MARKS = re.compile(
     r"(?:driver (?P<driver>\d.{0,40}?)|GPU (?P<gpu>\S.{0,400}?)|torch (?P<torch>\d.{0,60}?)"
     r"|(?P<none>no NVIDIA GPU|no driver|torch not installed))(?= {3}|$)"
 )
+_UNKNOWN = ("unknown", "not known", "desconocida")
 _ABSENT = {
     "no NVIDIA GPU": ("gpus", ()),
     "no driver": ("driver.installed", False),
@@ -171,6 +172,8 @@ def _system(text: str) -> Facts:
 def _gpus(text: str) -> Facts:
     if text.startswith("no NVIDIA GPU"):
         return {"gpus": ()}
+    if text in _UNKNOWN:
+        return {}
     gpus: list[Gpu] = []
     for part in text.split("; ")[:64]:
         found = _GPU.match(part)

@@ -202,7 +202,7 @@ def test_explain_lists_every_cause_and_shows_a_page() -> None:
 
 
 def test_version_says_how_old_the_knowledge_is() -> None:
-    assert "knowledge of 20" in _run("version").stdout
+    assert "knowledge base of 20" in _run("version").stdout
 
 
 @given(
@@ -283,19 +283,22 @@ def test_help_is_readable_on_a_small_terminal(name: str, lang: str) -> None:
         (("fix", "--with", "poetry"), "choose one of pixi, conda, uv, pip, docker"),
         (
             ("smoke", "--ranks", "0"),
-            "'0' is not a valid value for --ranks: give a number from 1 to 64",
+            "'0' is not a valid value for --ranks: enter a number from 1 to 64",
         ),
-        (("bench", "--minutes", "soon"), "give a number from 0.05 to 1440"),
+        (("bench", "--minutes", "soon"), "enter a number from 0.05 to 1440"),
         (("check", "--fats"), "'--fats' is not an option of this command; did you mean --fast?"),
         (("chekc",), "'chekc' is not a cudadoctor command; did you mean check?"),
         (("check", "--python"), "--python needs a value. See: cudadoctor check --help"),
-        (("check", "--fast=1"), "--fast takes no value. See: cudadoctor check --help"),
-        (("setup",), "DIR is missing. See: cudadoctor setup --help"),
+        (("check", "--fast=1"), "--fast does not take a value. See: cudadoctor check --help"),
+        (("setup",), "The DIR argument is missing. See: cudadoctor setup --help"),
         (("check", "it"), "unexpected argument 'it'. See: cudadoctor check --help"),
         (("check", "-o", "."), ". is a folder; specify a file"),
         (("check", "--json", "-q"), "--quiet and --json cannot be combined: choose one"),
         (("fix", "--undo", "--forget"), "--undo and --forget cannot be combined: choose one"),
-        (("fix", "--print", "--yes"), "--print and --as change nothing, so --yes has no effect"),
+        (
+            ("fix", "--print", "--yes"),
+            "--yes cannot be used with --print or --as, which change nothing",
+        ),
     ],
 )
 def test_a_refusal_says_what_is_valid(words: tuple[str, ...], said: str) -> None:
@@ -378,7 +381,7 @@ def test_an_undecided_report_prints_no_fix() -> None:
     ("words", "said"),
     [
         (("--python", "/no/such"), "--python /no/such: no existe ese archivo o carpeta."),
-        (("--python", __file__), "es un archivo no ejecutable"),
+        (("--python", __file__), "no es ejecutable"),
         (("--python", "/etc"), "esa carpeta no contiene Python"),
         (("--python", ""), "--python está vacía"),
         (("--from", "/no/such"), "no se puede leer /no/such"),

@@ -138,7 +138,7 @@ def test_an_nvidia_smi_that_hangs_is_named_and_nothing_is_concluded(
 ) -> None:
     said = faked.smi(hangs=True).check(python_cu130)
     assert (said["verdict"], primary(said), causes(said)) == ("undecided", None, set())
-    assert all("nvidia-smi: no answer" in why for why in _why(said, "driver.smi.code"))
+    assert all("nvidia-smi: no response" in why for why in _why(said, "driver.smi.code"))
     assert "installed" not in said["facts"]["driver"]
     assert said["facts"].get("gpus") is None
 

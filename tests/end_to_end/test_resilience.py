@@ -64,7 +64,7 @@ def test_a_fast_check_names_what_did_not_answer(sick: Sick, python_cu130: str) -
     document = reported(child, limit_s=30)
     gaps = json.dumps(document["facts"]["gaps"])
     for name in ("nvmlInit", "cuInit", "nvidia-smi"):
-        assert f"{name}: no answer within" in gaps
+        assert f"{name}: no response within" in gaps
     assert child.returncode == 3
     assert document["verdict"] == "undecided"
     assert document["primary"] is None
@@ -74,7 +74,7 @@ def test_a_fast_check_names_what_did_not_answer(sick: Sick, python_cu130: str) -
 
 def test_a_limit_of_the_users_own_is_kept(sick: Sick) -> None:
     document = reported(sick.started(*FAST, "--timeout", "1"))
-    assert "no answer within 1 s" in json.dumps(document["facts"]["gaps"])
+    assert "no response within 1 s" in json.dumps(document["facts"]["gaps"])
     assert not sick.left()
 
 

@@ -110,7 +110,7 @@ def test_a_planted_journal_leads_nowhere(broken: Environment, precious: Path) ->
             planted(broken, **change)
             ran = broken.fix(word, "--yes")
             assert ran.returncode == 2, (change, ran)
-            assert "not part of this environment" in said(ran) or "names no fix" in said(ran)
+            assert "not part of this environment" in said(ran) or "has no valid fix ID" in said(ran)
             assert tree(precious) == seen, (change, word)
             assert (precious / ".cudadoctor").exists(), (change, word)
 
@@ -127,7 +127,7 @@ def test_a_planted_journal_leads_nowhere(broken: Environment, precious: Path) ->
     ],
 )
 def test_a_planted_manifest_is_not_acted_upon(entries: tuple[Entry, ...]) -> None:
-    with pytest.raises(ManifestError, match="leads"):
+    with pytest.raises(ManifestError, match="points outside its folder|passes through"):
         loads(dumps(entries))
 
 
@@ -168,7 +168,7 @@ def test_what_a_link_leads_to_cannot_be_brought_back_and_is_not_touched(
     seen = tree(outside)
     ran = broken.fix("--yes")
     assert ran.returncode == 2, ran
-    assert f"{path} is a link to {outside}" in said(ran)
+    assert f"{path} links to {outside}" in said(ran)
     assert tree(outside) == seen
 
 
@@ -303,7 +303,10 @@ def test_variables_that_lead_elsewhere_are_not_heeded(broken: Environment, tmp_p
     on = dict.fromkeys(("PIP_USER", "PIP_DRY_RUN", "PIP_REQUIRE_VIRTUALENV"), "1")
     ran = broken.fix("--yes", **away, **on)
     assert ran.returncode == 0, ran
-    assert "Ignored, so that only this environment changes: PIP_TARGET, PIP_PREFIX" in said(ran)
+    assert (
+        "Ignoring these variables, so that only this environment changes: PIP_TARGET, PIP_PREFIX"
+        in said(ran)
+    )
     assert broken.imports() == FITTING
     assert not any(Path(path).exists() for path in away.values())
 
@@ -380,7 +383,7 @@ def test_a_training_step_that_no_longer_runs_is_not_better() -> None:
 def test_a_stranger_that_went_away_does_not_excuse_what_was_to_be_cured() -> None:
     before = Opinion(verdict="broken", grave=("a", "b"), told=("a", "b"))
     after = msgspec.structs.replace(before, grave=("a",), told=("a",))
-    assert better(before, after, ("a",)) == (False, "a is still there")
+    assert better(before, after, ("a",)) == (False, "a is still reported")
     assert better(before, after, ("a", "b"))[0]
 
 
@@ -428,4 +431,4 @@ def test_a_record_that_cannot_be_read_now_is_not_given_up(broken: Environment) -
 def test_a_fact_that_was_not_told_before_is_no_cure() -> None:
     before = Opinion(verdict="undecided", grave=("w",), told=("w",), undecided=("gpu",))
     after = Opinion(verdict="warnings", grave=("w",), told=("w",))
-    assert better(before, after, ("w",)) == (False, "w is still there")
+    assert better(before, after, ("w",)) == (False, "w is still reported")

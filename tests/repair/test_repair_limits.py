@@ -130,7 +130,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_changes(
     ran, same = in_a_small_place(sound, tmp_path, 50, index)
     assert (ran.returncode, same) == (1, True), ran
     assert words_after_plan(ran).startswith("Nothing was changed: ")
-    assert "make room there first" in words_after_plan(ran)
+    assert "free up space first" in words_after_plan(ran)
 
 
 def test_the_doctor_may_live_in_what_it_repairs(broken: Environment) -> None:
@@ -193,7 +193,7 @@ def test_a_later_journal_is_not_acted_upon(broken: Environment) -> None:
     for word in ("--undo", "--yes"):
         ran = broken.fix(word)
         assert ran.returncode == 2
-        assert "a newer cudadoctor wrote it" in ran.stderr
+        assert "it was written by a newer version of cudadoctor" in ran.stderr
     assert broken.tree() == before
 
 

@@ -135,7 +135,7 @@ def test_a_plan_says_what_is_wrong_what_is_done_what_is_not_and_the_way_back() -
             "      pip install torch",
             "These steps need root. Run them yourself:",
             "      sudo apt install x",
-            "To undo it later: cudadoctor fix --undo",
+            "To undo this fix later: cudadoctor fix --undo",
         )
         if text in lines or "4090" not in text
     ]
@@ -171,7 +171,7 @@ def test_what_is_left_to_the_user_is_told_with_the_line_to_type(
     ("before", "after", "told"),
     [
         ("", "", None),
-        ("", "a b", "The training step passes 2 of 2 stages (before: it did not run)."),
+        ("", "a b", "The training step passes 2 of 2 stages (before: did not run)."),
         ("-a", "a b", "The training step passes 2 of 2 stages (before: 0 of 1)."),
         ("a -b", "a -b", "The training step passes 1 of 2 stages (before: 1 of 2)."),
     ],
@@ -277,7 +277,7 @@ def test_the_new_environments_python_is_the_one_that_its_commands_name() -> None
         ("conda-base", "/opt/conda", "conda's base"),
         ("system", "/usr", "belongs to the system"),
         ("system", "/usr/local", "belongs to the system"),
-        ("pipx", "/h/.local/pipx/venvs/a", "reinstall it with pipx"),
+        ("pipx", "/h/.local/pipx/venvs/a", "reinstall that program with pipx"),
         ("embedded", "/opt/blender", "part of another program"),
         ("venv", "/v", None),
         ("conda", "/envs/a", None),
@@ -396,7 +396,7 @@ def test_a_disk_that_is_too_small_is_told_with_both_numbers() -> None:
     need = begin.Need(folder="/", bytes=10**18, what="packages")
     sentence = begin.lacking((need,))
     assert sentence is not None
-    assert sentence.startswith("/ needs 1000000000.0 GB for the packages but has ")
+    assert sentence.startswith("1000000000.0 GB is needed in / for the packages, but only ")
     assert begin.lacking((begin.Need(folder="/no/such/folder", bytes=0, what="cache"),)) is None
 
 
@@ -446,7 +446,7 @@ def test_a_repair_is_kept_only_where_it_is_better(
 
 def test_what_can_no_longer_be_told_is_not_cured() -> None:
     after = msgspec.structs.replace(seen("undecided"), undecided=("a",))
-    assert better(seen("broken", "a"), after, ("a",)) == (False, "a is still there")
+    assert better(seen("broken", "a"), after, ("a",)) == (False, "a is still reported")
 
 
 def test_what_a_cured_cause_had_hidden_is_nothing_new() -> None:

@@ -32,7 +32,7 @@ def test_a_fault_is_cured_and_the_cure_can_be_undone(broken: Environment) -> Non
     ran = broken.fix("--yes")
     assert (ran.returncode, last(ran).partition(".")[0]) == (
         0,
-        "Fixed: the verdict went from broken to healthy",
+        "Fixed: the verdict changed from broken to healthy",
     ), ran
     assert broken.imports() == FITTING
     assert broken.records()[-1] == "kept"
@@ -50,7 +50,7 @@ def test_what_did_not_help_is_taken_back(broken: Environment) -> None:
     ran = broken.fix("--yes")
     assert ran.returncode == 1, ran
     assert (
-        "Not fixed: torch-companion-mismatch is still there. Everything is as it was before."
+        "Not fixed: torch-companion-mismatch is still reported. Everything is as it was before."
         in last(ran)
     )
     assert broken.records()[-3:] == ["verdict", "rolling-back", "rolled-back"]
@@ -152,7 +152,7 @@ def test_two_repairs_do_not_run_at_once(broken: Environment) -> None:
         ran = broken.fix("--yes")
         holder.kill()
     assert ran.returncode == 1
-    assert "another cudadoctor is working on" in last(ran)
+    assert "another cudadoctor process is working on" in last(ran)
 
 
 @pytest.mark.parametrize("record", ["snapshot-begun", "step-begun", "checking"])

@@ -79,7 +79,7 @@ def test_a_last_line_that_was_cut_off_is_none() -> None:
 def test_a_journal_of_a_later_doctor_is_not_acted_upon() -> None:
     plain = json.loads(line_of(BEGUN))
     for change in ({"schema": SCHEMA + 1}, {"schema": "2"}):
-        with pytest.raises(JournalError, match="newer cudadoctor"):
+        with pytest.raises(JournalError, match="newer version of cudadoctor"):
             read(json.dumps({**plain, **change}).encode() + b"\n")
     with pytest.raises(JournalError, match="line 1"):
         read(json.dumps({**plain, "what": "teleported"}).encode() + b"\n")
@@ -136,6 +136,6 @@ def test_byte_code_is_no_change_and_packages_are_named() -> None:
     assert len(paths) == 3
     assert packages_of(paths) == ("torch",)
     assert lost(("torch",), 3, "/kept").startswith(
-        "3 files have changed since the fix (packages: torch). An undo removes the packages"
+        "3 files have changed since the fix (packages: torch). Undoing the fix removes packages"
     )
     assert lost((), 1, "/kept").startswith("1 file has changed since the fix. ")

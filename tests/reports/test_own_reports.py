@@ -132,8 +132,9 @@ def test_what_is_merely_possible_is_not_made_likely_by_pasting_it() -> None:
     shown = report_of(HEALTHY)
     assert report_of(on_terminal(shown, 80)).diagnosis.primary is None
     text = "**Possibly: WSL does not reach the GPU.** (`wsl-setup`)\n\n"
-    again = report_of(f"{text}<sub>cudadoctor 0.1.0, knowledge of 2026-11-21</sub>").diagnosis
-    assert (again.primary, again.verdict) == ("wsl-setup", "undecided")
+    for words in ("knowledge of", "knowledge base of"):
+        again = report_of(f"{text}<sub>cudadoctor 0.1.0, {words} 2026-11-21</sub>").diagnosis
+        assert (again.primary, again.verdict) == ("wsl-setup", "undecided")
 
 
 def test_words_of_the_doctor_alone_are_no_verdict() -> None:

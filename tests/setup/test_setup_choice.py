@@ -96,7 +96,7 @@ def test_an_old_python_gives_way_to_one_here_that_gets_a_newer_torch() -> None:
     assert not suffices(known, KB)
     found = chosen(known)
     assert found.python == "3.12"
-    assert "With Python 3.6.15, torch 1.10" in found.because[0]
+    assert "With Python 3.6.15, the newest usable torch is 1.10" in found.because[0]
 
 
 def test_no_python_is_preferred_for_a_torch_that_is_only_announced() -> None:
@@ -141,7 +141,7 @@ def test_conda_fetches_it_where_there_is_no_uv() -> None:
 
 def test_where_nothing_can_fetch_a_python_the_way_out_names_one() -> None:
     found = refused(Known(machine=machine(version="3.5.10")))
-    assert "or install uv, which downloads it" in found.ways_out[-1]
+    assert "or install uv, which downloads Python for you" in found.ways_out[-1]
 
 
 def test_a_named_python_is_never_changed_for_another() -> None:

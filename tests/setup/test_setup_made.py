@@ -226,7 +226,7 @@ def test_what_a_kill_left_is_made_anew_and_the_report_names_what_is_wrong_and_ho
     child = started(folder, environment(slow_index(tmp_path)))
     busy = setup(folder, environment(broken), *OPTIONS)
     assert busy.returncode == 2
-    assert "another cudadoctor setup is working in" in busy.stderr
+    assert "another cudadoctor setup is running in" in busy.stderr
     child.kill()
     child.communicate()
     assert (folder / MARKER).exists()
@@ -239,7 +239,10 @@ def test_what_a_kill_left_is_made_anew_and_the_report_names_what_is_wrong_and_ho
         time.sleep(2.0)
     assert ran.returncode == 1
     assert f"source {folder}/bin/activate" in ran.stdout
-    assert f"{folder} is installed, but the training step did not pass" in ran.stderr
+    assert (
+        f"The environment in {folder} is installed, but the training step did not pass"
+        in ran.stderr
+    )
     assert "import" in ran.stdout
     assert ran.stdout.isascii()
     assert "Traceback" not in ran.stderr
@@ -250,9 +253,9 @@ def test_what_a_kill_left_is_made_anew_and_the_report_names_what_is_wrong_and_ho
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--with", "docker"), "For a Dockerfile: cudadoctor fix --as dockerfile"),
-        (("--with", "pixi"), "not found on PATH: pixi"),
-        (("--with", "conda"), "not found on PATH: mamba, micromamba, conda"),
+        (("--with", "docker"), "For a Dockerfile, run: cudadoctor fix --as dockerfile"),
+        (("--with", "pixi"), "pixi not found on PATH"),
+        (("--with", "conda"), "mamba, micromamba, conda not found on PATH"),
         (("--torch", "newest"), "is not a valid version"),
         (("--torch", ""), "is not a valid version"),
         (("--device", "tpu"), "is not a valid device"),

@@ -44,18 +44,20 @@ def test_a_link_is_refused_whatever_it_leads_to(tmp_path: Path, there: bool) -> 
 
 
 def test_a_missing_parent_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path}/no is not a folder" in str(refusal(looked_at(str(tmp_path / "no" / "env"))))
+    assert f"{tmp_path}/no is not an existing folder" in str(
+        refusal(looked_at(str(tmp_path / "no" / "env")))
+    )
 
 
 def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "is not a folder" in str(refusal(looked_at(str(tmp_path / "file" / "env"))))
+    assert "is not an existing folder" in str(refusal(looked_at(str(tmp_path / "file" / "env"))))
 
 
 def test_site_packages_of_an_environment_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "lib" / "site-packages"
     folder.mkdir(parents=True)
-    assert "site-packages of an environment" in str(refusal(looked_at(str(folder / "new"))))
+    assert "site-packages folder of an environment" in str(refusal(looked_at(str(folder / "new"))))
 
 
 def test_a_folder_inside_of_another_environment_is_refused(tmp_path: Path) -> None:
