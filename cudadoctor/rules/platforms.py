@@ -164,7 +164,7 @@ def _unsupported(m: Machine) -> StrPair:
     if need(m.python.bits, "python.bits") == 32:
         return "32-bit Python", "python.bits"
     if machine not in ("x86_64", "amd64", "aarch64", "arm64"):
-        return f"{machine} CPUs", "platform.machine"
+        return f"{machine} processors", "platform.machine"
     if system == "Darwin" and machine in ("x86_64", "amd64") and not m.torch.installed:
         return "Intel Macs (since torch 2.3)", "platform.machine"
     if system != "Linux":
