@@ -107,7 +107,14 @@ def test_a_sound_document_keeps_its_commands() -> None:
                 if bool(step.commands or step.variables) != bool(other.commands or other.variables):
                     lost.add(step.id)
     assert lost == {
-        *("libcuda-away", "mig-uuid", "newer-libstdcxx", "rename-file", "restart-container"),
+        *(
+            "guest-driver",
+            "libcuda-away",
+            "mig-uuid",
+            "newer-libstdcxx",
+            "rename-file",
+            "restart-container",
+        ),
         "trim-ld-library-path",
     }
 
