@@ -382,7 +382,7 @@ def xid_of_the_device(m: Machine) -> Answer:
 
 @rule(
     "gpu-unhealthy-hardware",
-    title="Recovery action reported by the driver for GPU {which}: {action} (Xid 154)",
+    title="The driver requests recovery of GPU {which}: {action} (Xid 154)",
     severity=WARNING,
 )
 def recovery_wanted(m: Machine) -> Answer:

@@ -71,7 +71,7 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
 
 @rule(
     "thermal-throttle",
-    title="Thermal throttling on GPU {which}",
+    title="Overheating is slowing down GPU {which}",
     severity=WARNING,
 )
 def thermal_throttle(m: Machine) -> Answer:
@@ -94,7 +94,7 @@ def thermal_throttle(m: Machine) -> Answer:
         "throttle",
         "temperature_c",
         "slowdown_c",
-        title="Thermal throttling on GPU {which} ({now} °C)" if warmest >= _HOT else None,
+        title="Overheating is slowing down GPU {which} ({now} °C)" if warmest >= _HOT else None,
         sure=any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot),
         remedies=by_hand(
             "cool-gpu",
@@ -209,7 +209,7 @@ def clocks_capped(m: Machine) -> Answer:
 
 @rule(
     "pcie-degraded",
-    title="Only {now} of {most} PCIe lanes in use on GPU {which}",
+    title="Only {now} of {most} PCIe lanes are in use on GPU {which}",
     severity=WARNING,
 )
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:

@@ -186,7 +186,7 @@ def _of_a_job(m: Machine, request: _Request) -> Remedies:
         return (ask,)
     (inside,) = _apptainer("gpu-into-container")
     granted = any((m.env or {}).get(name) for name in _GRANTED)
-    return (inside, ask) if granted else (ask, inside)
+    return (inside,) if granted else (ask, inside)
 
 
 def _apptainer(id: str = "grant-gpu") -> Remedies:  # noqa: A002
