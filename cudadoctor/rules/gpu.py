@@ -26,9 +26,10 @@ from cudadoctor.plan.remedies import (
     switch_graphics,
     upgrade_driver,
 )
-from cudadoctor.plan.remedies.process import keeper_of, notebook_of
+from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     bare,
+    bus_key,
     cpu_on_purpose,
     gpu_present,
     live_gpus,
@@ -303,7 +304,7 @@ def _name(devices: Iterable[PciGpu], kb: Knowledge) -> str:
     title="The BIOS assigned no address space (BAR) to the {gpu}",
 )
 def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
-    """Without a PCI address range of several gigabytes, the driver cannot initialize the GPU.
+    """Without a PCI address range of {size}, the driver cannot initialize the GPU.
 
     `nvidia-smi` says "No devices were found". `sudo dmesg | grep NVRM` prints "This PCI I/O region
     assigned to your NVIDIA device is invalid" or "BAR1 is 0M".
@@ -320,20 +321,73 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     logged = any(words in log_text(m) for words in _NO_BAR)
     if not bare(m) or not silent or not (missing or logged):
         return None
+    without, live = missing or silent, live_gpus(m)
+    line, size = _no_room(m, without)
+    # The list of the bus would bury the one that it is about.
+    seen = [f"pci.{n}" for n, device in enumerate(m.pci or ()) if device in missing]
+    works = live and torch_works(m)
+    beside = works and not m.platform.virtual
     return Found(
-        evidence=("pci",) if missing else ("driver.log",),
-        values={"gpu": _name(missing or silent, kb)},
+        evidence=(
+            *((seen if live else ["pci"]) if missing else []),
+            line or (None if missing else "driver.log"),
+        ),
+        values={
+            "gpu": _name(without, kb),
+            "size": f"{size >> 30} GiB" if size else "several gigabytes",
+            "addresses": [device.address for device in without],
+            "live": indexes_of(live),
+        },
+        title="The BIOS assigned no address space (BAR) to the {gpu} at {addresses}"
+        if live
+        else None,
+        why=None
+        if not works
+        else "PyTorch works on GPU {live}. Without a PCI address range of {size}, the driver "
+        "cannot initialize the other GPU."
+        if len(live) == len(without) == 1
+        else "PyTorch works on the other GPUs ({live}). A GPU without a PCI address range of "
+        "{size} cannot be initialized.",
         sure=missing and logged,
-        remedies=by_hand("firmware-bar", *(_VM if m.platform.virtual else _BIOS), keeper_of(m)),
+        severity=WARNING if works else ERROR,
+        remedies=by_hand(
+            "firmware-bar",
+            *(_VM if m.platform.virtual else _BIOS_BESIDE if beside else _BIOS),
+            keeper_of(m),
+            note=_REALLOC if beside else None,
+        ),
     )
 
 
+def _no_room(m: Machine, devices: Iterable[PciGpu]) -> tuple[OptStr, int]:
+    """The kernel's line about their largest range that found no space, and its size in bytes."""
+    places = {bus_key(device.address) for device in devices}
+    log = m.driver.log or ()
+    found = ((n, _NO_SPACE.search(line)) for n, line in enumerate(log))
+    sizes = [(int(size[2], 16), -n) for n, size in found if size and bus_key(size[1]) in places]
+    if not sizes:
+        return None, 0
+    size, n = max(sizes)
+    return f"driver.log.{-n}", size if size >= 1 << 30 else 0
+
+
+_NO_SPACE = re.compile(
+    r"([0-9a-f:.]{7,}): BAR \d+:? \[mem size 0x([0-9a-f]+)[^]]*\]: (?:no space|can't|failed to)",
+    re.I,
+)
 _BIOS = (
     "Enable Above 4G Decoding in the BIOS",
     "Reboot into the BIOS setup (`sudo systemctl reboot --firmware-setup`). Enable Above 4G "
     "Decoding and Resizable BAR, usually found under PCI, Advanced or Boot. Disable CSM (legacy "
     "boot). If there is no Above 4G Decoding setting, update the BIOS.",
 )
+_BIOS_BESIDE = (
+    "Enlarge the PCI address space in the BIOS",
+    "Update the BIOS. Then reboot into the BIOS setup (`sudo systemctl reboot --firmware-setup`), "
+    "enable Above 4G Decoding and disable CSM (legacy boot). If there is an MMIO High Size or "
+    "MMIO Size setting, choose the largest value.",
+)
+_REALLOC = "If that does not help, try the kernel parameter `pci=realloc`."
 _VM = (
     "Give the virtual machine a larger PCI address space",
     "In the hypervisor, use UEFI firmware (OVMF) and a larger 64-bit PCI window for this virtual "

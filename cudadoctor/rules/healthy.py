@@ -242,15 +242,15 @@ def every_gpu_is_named(m: Machine, kb: Knowledge) -> None:
     if on_linux(m) and m.container.kind:
         few = "The container has device nodes for more GPUs than the driver reports"
         refuse(named < len(need(gpu_nodes(m), "driver.nodes")), few, "driver.nodes")
-    elif on_linux(m) and (silent := _unreported(m)) and not _named_as_unsupported(m, kb):
+    elif on_linux(m) and (silent := _unreported(m)) and not _named_as_left_out(m, kb):
         what = f"The GPU at {silent[0].address} is on the PCI bus, but the driver does not report"
         raise Shortfall(f"{what} it", "pci")
     refuse(not named, _NONE_REPORTED, "gpus")
 
 
-def _named_as_unsupported(m: Machine, kb: Knowledge) -> bool:
-    """Whether a warning says already why this driver leaves a GPU out beside one that works."""
-    rules = (left_out.driver_unsupported_gpu, left_out.driver_wrong_flavour)
+def _named_as_left_out(m: Machine, kb: Knowledge) -> bool:
+    """Whether a warning says already why the driver leaves a GPU out beside one that works."""
+    rules = (left_out.driver_unsupported_gpu, left_out.driver_wrong_flavour, left_out.pci_bar_bios)
     return torch_works(m) and any(found.judge(m, kb) is not None for found in rules)
 
 

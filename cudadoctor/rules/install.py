@@ -204,6 +204,24 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
         or any(words in error for words in _SPOKEN_FOR)
     ):
         return None
+    if (symbol := _OF_MKL.search(error)) and _has_newer_mkl(m):
+        mkl = m.package("mkl")
+        return Found(
+            title="import torch fails: MKL {mkl} is too new for torch {torch}"
+            if mkl
+            else "import torch fails: the installed MKL is too new for torch {torch}",
+            why="This torch build needs the symbol {symbol}, which MKL 2024.1 removed. Replacing "
+            "MKL is enough; torch can stay as it is.",
+            evidence=("torch.imported.error", "packages" if mkl else None),
+            values={
+                "mkl": mkl.version if mkl else "",
+                "torch": m.torch.version or "",
+                "symbol": symbol[1],
+            },
+            sure=mkl,
+            remedies=install_packages("older-mkl", "Install an MKL older than 2024.1", _OLD_MKL)
+            + (reinstall_torch(m, kb) or install_torch(m, kb)),
+        )
     return Found(
         evidence=("torch.imported.signal" if killed else "torch.imported.error", "torch.path"),
         values={
@@ -212,6 +230,19 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
         confidence=POSSIBLE if killed else LIKELY,
         remedies=_broken_beside(m, error) + (reinstall_torch(m, kb) or install_torch(m, kb)),
     )
+
+
+_OLD_MKL = "mkl<2024.1"
+_OF_MKL = re.compile(r"libtorch\w*\.so: undefined symbol: (iJIT_\w+|__itt_\w+|mkl_\w+)")
+"""Functions of Intel's that conda's builds of torch up to 2.3 expect in MKL."""
+
+
+def _has_newer_mkl(m: Machine) -> bool:
+    """Whether conda's torch may have met an MKL without them; pip's torch contains its own."""
+    mkl = m.package("mkl")
+    version = version_of(mkl.version) if mkl else None
+    conda = (m.python.kind or "").startswith("conda") and m.torch.installer == "conda"
+    return conda and (version is None or version >= Version("2024.1"))
 
 
 def _broken_beside(m: Machine, error: str) -> Remedies:

@@ -138,6 +138,16 @@ def cuda_compat_conflict(m: Machine) -> Answer:
     ):
         return None
     named = path if "compat" in path else "/usr/local/cuda/compat/libcuda.so.1"
+    version, driver = libcuda.file_version, m.driver.kernel or m.driver.reported
+    if compat and version and driver and version < driver:
+        return Found(
+            title="The cuda-compat libcuda ({compat}) is older than the driver ({driver})",
+            why="A cuda-compat libcuda works only if it is newer than the driver. This driver's "
+            "own libcuda is already newer, so the cuda-compat package is not needed.",
+            evidence=("driver.libcuda.code", "driver.libcuda.path", "driver.libcuda.file_version"),
+            values={"compat": version, "driver": driver},
+            remedies=off_the_path(m, named),
+        )
     return Found(
         evidence=(message,)
         if message and libcuda.code is None

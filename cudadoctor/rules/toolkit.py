@@ -108,10 +108,7 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     torch.
     """
     home = need(m.build.cuda_home, "build.cuda_home")
-    cuda = m.torch.cuda if m.torch.build == "cuda" else None
-    fitting = [
-        toolkit.path for toolkit in _all(m) if toolkit.nvcc and cuda and _same_major(toolkit, cuda)
-    ]
+    fitting = [toolkit.path for _, toolkit in _fitting(m)]
     env = m.env or {}
     variable = "CUDA_PATH" if "CUDA_PATH" in env and not env.get("CUDA_HOME") else "CUDA_HOME"
     evidence: Strings = ("build.cuda_home", "build.cuda_home_exists")
@@ -155,7 +152,7 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     Fix: install an older g++ and point NVCC_CCBIN (or -ccbin) to it. Use
     -allow-unsupported-compiler only as a last resort, because the compiled code may be wrong.
     """
-    taken = _taken(m) if need(m.build.needed_by, "build.needed_by") else None
+    taken = _to_be_taken(m) if need(m.build.needed_by, "build.needed_by") else None
     if taken is None or not taken[1].nvcc:
         return None
     _, used, fact = taken
@@ -277,6 +274,27 @@ def _taken(m: Machine) -> tuple[Version, Toolkit, str] | None:
         if toolkit.path == path:
             return cuda, toolkit, f"build.toolkits.{number}.cuda"
     return None
+
+
+def _to_be_taken(m: Machine) -> tuple[Version, Toolkit, str] | None:
+    """The same, once toolkit-env-wrong is cured: its advice leads to the first that fits torch."""
+    taken, fitting = _taken(m), _fitting(m)
+    gone = m.build.cuda_home and m.build.cuda_home_exists is False
+    wrong = taken and not _same_major(taken[1], taken[0]) and (taken[1].cuda or not taken[1].nvcc)
+    if fitting and m.torch.cuda and (gone or wrong):
+        number, toolkit = fitting[0]
+        return m.torch.cuda, toolkit, f"build.toolkits.{number}.cuda"
+    return taken
+
+
+def _fitting(m: Machine) -> list[tuple[int, Toolkit]]:
+    """The toolkits with nvcc of torch's CUDA major, and their places among all."""
+    cuda = m.torch.cuda if m.torch.build == "cuda" else None
+    return [
+        (number, toolkit)
+        for number, toolkit in enumerate(_all(m))
+        if toolkit.nvcc and cuda and _same_major(toolkit, cuda)
+    ]
 
 
 def _all(m: Machine) -> tuple[Toolkit, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scenario_reader import machine_like, merged
+from scenario_reader import HERE, machine_like, merged, read_scenario
 
 from cudadoctor import knowledge
 from cudadoctor.model.findings import WARNING
@@ -21,8 +21,14 @@ from cudadoctor.rules.driver import (
     driver_too_old,
 )
 from cudadoctor.rules.evidence.signs import gpu_present
-from cudadoctor.rules.gpu import driver_unsupported_gpu, driver_wrong_flavour, gpu_not_detected
+from cudadoctor.rules.gpu import (
+    driver_unsupported_gpu,
+    driver_wrong_flavour,
+    gpu_not_detected,
+    pci_bar_bios,
+)
 from cudadoctor.rules.health import gpu_ecc, gpu_lost
+from cudadoctor.rules.libcuda import cuda_compat_conflict
 from cudadoctor.rules.modes import compute_mode, mig_misconfigured
 from cudadoctor.rules.process import memory_held_by_others, too_few_files
 
@@ -390,3 +396,40 @@ def test_a_gpu_that_the_driver_leaves_out_beside_a_working_one_is_a_warning() ->
     assert "only if you need both" in (found.remedies[0].note or "")
     diagnosis = diagnose(machine, knowledge.load())
     assert diagnosis.verdict == "warnings", diagnosis.undecided
+
+
+@pytest.mark.parametrize(
+    ("compat", "older"), [("550.54.15", True), ("580.95.05", False), ("590.44.01", False)]
+)
+def test_a_compat_libcuda_is_called_older_only_if_it_is(compat: str, older: bool) -> None:
+    libcuda = {
+        "path": "/usr/local/cuda/compat/libcuda.so.1",
+        "file_version": compat,
+        "code": 803,
+    }
+    machine = machine_like(
+        "rtx4090-linux",
+        {"driver": {"libcuda": libcuda}, "torch": {"imported": {"cuda_available": False}}},
+        ("smoke", "driver.libcuda.count"),
+    )
+    found = _found(cuda_compat_conflict, machine)
+    assert found is not None
+    assert (found.title is not None) is older
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        ("pci 0000:41:00.0: BAR 1 [mem size 0x2000000000 64bit pref]: no space", "128 GiB"),
+        ("pci 0000:41:00.0: BAR 3: [mem size 0x02000000 64bit]: no space", "several gigabytes"),
+        ("pci 0000:42:00.0: BAR 1 [mem size 0x2000000000 64bit]: no space", "several gigabytes"),
+    ],
+)
+def test_the_missing_address_space_is_as_large_as_the_kernel_says(line: str, size: str) -> None:
+    """Only of the GPU's own large range, not of another device's."""
+    path = HERE / "scenarios" / "pci-bar-bios--second-of-two.toml"
+    machine = read_scenario(path).machine
+    driver = msgspec.structs.replace(machine.driver, log=(line,))
+    found = _found(pci_bar_bios, msgspec.structs.replace(machine, driver=driver))
+    assert found is not None
+    assert (found.values["addresses"], found.values["size"]) == (["0000:41:00.0"], size)

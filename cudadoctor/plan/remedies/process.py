@@ -242,6 +242,12 @@ def lasting(m: Machine, name: str) -> str:
             f"To make this permanent, edit or delete {name} in the Dockerfile or in the command "
             "that starts the container."
         )
+    if m.container.kind == "enroot":
+        return (
+            f"The image or the job script sets {name} whenever the container starts. To make this "
+            "permanent, edit or delete it there (in the image: its ENV line in the Dockerfile), "
+            "and import the image again."
+        )
     if m.container.kind == "kubernetes":
         return f"To make this permanent, edit or delete {name} in the pod's manifest."
     if m.container.scheduler:
