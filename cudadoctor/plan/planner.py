@@ -119,7 +119,7 @@ def _steps(
     """The step of a remedy, after the one that gets a package of the system for it."""
     fields = asdict(remedy)
     wanted, edits, notes = fields.pop("commands"), fields.pop("edits"), [fields.pop("note")]
-    change = fields.pop("packages")
+    change, asked = fields.pop("packages"), fields.pop("variables")
     if change and (change := way_out.change(change)):
         written = registry.write(machine, knowledge, change, wishes.manager)
         wanted, edits = wanted + written.commands, edits + written.edits
@@ -134,6 +134,9 @@ def _steps(
                 commands=first,
                 cures=remedy.cures,
             )
+        if not written.commands:
+            # Only a file is written: where pip unpacks is up to what reads it.
+            asked = {name: value for name, value in asked.items() if name != "TMPDIR"}
         if not written.wheels:
             # A channel has builds of its own: the tables' release and variant are not what comes.
             change = replace(change, download_bytes=None)
@@ -145,9 +148,9 @@ def _steps(
             written.note,
             way_out.own_index if change.install or change.then else None,
         )
-    if remedy.variables and remedy.where == "here":
-        notes.append(shells.activation_note(machine, remedy.variables, wishes.shell))
-    commands, variables = way_out.commands(wanted), way_out.variables(fields.pop("variables"))
+    if asked and remedy.where == "here":
+        notes.append(shells.activation_note(machine, asked, wishes.shell))
+    commands, variables = way_out.commands(wanted), way_out.variables(asked)
     if commands is None or variables is None or (remedy.packages and change is None):
         commands, variables, edits, change = (), {}, (), None
         notes.append(NOT_TAKEN)
