@@ -330,7 +330,7 @@ def test_the_header_says_what_is_wrong_and_how_old_the_knowledge_is() -> None:
         version="0.1.0",
         knowledge="2026-11-15",
     )
-    assert "# cudadoctor 0.1.0, knowledge of 2026-11-15" in text
+    assert "# cudadoctor 0.1.0, knowledge base of 2026-11-15" in text
     assert "# error: torch is not installed" in text
     assert "folded" not in text
 

@@ -127,7 +127,7 @@ def check_markdown(shown: Report) -> None:
     assert kinds.count("table_open") == sum(bool(finding.evidence) for finding in detailed)
     assert kinds.count("fence") == asked + sum(len(fences(step, shown.machine)) for step in steps)
     assert [block.content.strip() for block in blocks if block.type == "html_block"] == [
-        "<details><summary>the machine</summary>",
+        "<details><summary>machine details</summary>",
         "</details>",
     ]
     for block in blocks:
