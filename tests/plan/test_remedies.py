@@ -158,7 +158,7 @@ def test_a_companion_without_a_release_for_that_torch_is_taken_out_and_named() -
     assert found.packages is not None
     assert not any("torchaudio" in requirement for requirement in found.packages.install)
     assert "torchaudio" in found.packages.remove
-    assert "There is no torchaudio" in (found.note or "")
+    assert "torchaudio has no release" in (found.note or "")
 
 
 def test_an_extension_that_breaks_with_the_new_torch_is_named() -> None:

@@ -54,7 +54,7 @@ NEVER = (
     (r"iommu=off|pcie_aspm=off|pci=noaer", "boot options as a first answer"),
     (r"\bkill(all)?\b|pkill", "somebody else's processes"),
     (r"(NCCL_(P2P|IB|SHM)_DISABLE|CUDA_LAUNCH_BLOCKING)=(?!None)", "a test, not a cure"),
-    (r"CUDA_VISIBLE_DEVICES=(?!None|MIG-)", "enables nothing"),
+    (r"CUDA_VISIBLE_DEVICES=(?!None|MIG-|\$)", "enables nothing"),
     (r"NCCL_MULTI_RANK_GPU_ENABLE|PYTORCH_SKIP_CUDNN|NVIDIA_DISABLE_REQUIRE", "hides the fault"),
     (r"TORCH_CUDA_ARCH_LIST=(?!None)", "means nothing to a prebuilt wheel"),
     (r"(?i)downgrade the kernel", "as a first answer"),
