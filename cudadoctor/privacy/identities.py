@@ -113,10 +113,14 @@ def names_of(machine: Machine, text: str) -> Names:
 
 
 def user_pattern(names: Iterable[str]) -> str:
-    """Finds these users: as a component of a path, as ~name, as name@host and in uid=7(name)."""
+    """Finds these users: as a component of a path, as ~name, as name@host and in uid=7(name).
+
+    Also in a line of limits.conf, which begins with the name.
+    """
     any_name = _either(names)
     return (
         rf"(?i:(?<=[/\\~])(?:{any_name})(?![\w-]|\.\w)|(?<![\w.-])(?:{any_name})(?=@)"
+        rf"|(?<![\w.-])(?:{any_name})(?= (?:soft|hard) )"
         rf"|(?<=\d\()(?:{any_name})(?=\)))"
     )
 
