@@ -87,7 +87,7 @@ def gpu_not_detected(m: Machine) -> Answer:
     if not fine and m.torch.installed is not False and (m.look != "report" or m.pci or mac):
         need(m.torch.build, "torch.build")
     why = "torch can only use the CPU here." if m.torch.installed is False else None
-    if switch_graphics(m):
+    if m.driver.blacklisted_by and switch_graphics(m):
         why = "This laptop's graphics setting turns the NVIDIA GPU off to save power."
     looked = m.pci is not None
     # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.

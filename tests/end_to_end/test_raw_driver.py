@@ -387,7 +387,8 @@ def test_a_missing_uvm_module_is_told_by_cuinit(host: RawHost) -> None:
 
 def test_a_uvm_broken_by_a_suspend_is_loaded_and_told_by_cuinit(host: RawHost) -> None:
     host.log("PM: suspend exit").cuda = "cuInit = 999"
-    assert [remedy.id for remedy in told_as(host, "unknown").remedies] == ["reload-uvm"]
+    told = [remedy.id for remedy in told_as(host, "unknown").remedies]
+    assert told == ["reload-uvm", "keep-through-suspend"]
 
 
 def test_a_missing_node_of_uvm_alone_is_normal(host: RawHost) -> None:
