@@ -190,6 +190,8 @@ class Exit:
     def _is_command(self, argv: Strings) -> bool:
         """Whether a program of the list is run, with words that cannot lead it astray."""
         program, *others = argv or ("",)
+        if program == "sh":  # nothing but NVIDIA's installer, and without its kernel modules
+            return len(others) > 1 and _fits(_RUN, others[0]) and others[1:] == [*_OF_RUN]
         if program == "usermod":  # a document could name a group whose members are as good as root
             return others[:1] == ["-aG"] and others[2:] == [USER] and _fits(_GROUPS, others[1])
         known = program in _PROGRAMS or _fits(_PYTHON, program) or _fits(_MADE, program)
@@ -203,7 +205,7 @@ class Exit:
             or _is_address(word)
         ):
             return True
-        patterns = (_VALUE, _MADE, _SYSTEM, _ACCESS, _SOURCE, _MODPROBE)
+        patterns = (_VALUE, _MADE, _SYSTEM, _ACCESS, _SOURCE, _MODPROBE, _BOOTED)
         return any(_fits(pattern, word) for pattern in patterns)
 
     def _is_requirement(self, text: str) -> bool:
@@ -283,29 +285,39 @@ _SYSTEM = (
     rf"(?::(?:amd64|arm64|i386))?(?:=\d{{3}}(?:\.\d{{1,3}}){{1,2}}(?:-\*)?)?"
     rf"|(?:linux|proxmox|kernel(?:\d\.\d{{1,2}})?)(?:-(?:uek|64k))?"
     rf"-(?:headers|devel|modules-extra)(?:-{_KERNEL})?"
+    rf"|linux\d{{2,3}}-nvidia(?:-\d{{3}}xx)?"
+    rf"|kmod-nvidia-(?:open-)?\d{{3}}\.\d{{2,3}}(?:\.\d{{2}})?-\d[\d.]{{2,9}}-\d[\d.]{{0,15}}"
     rf"|linux-modules-nvidia-\d{{3}}(?:-server)?(?:-open)?-(?:{_KERNEL}|aws|azure|gcp|oracle)"
 )
 _SOURCE = (
     r"https://developer\.download\.nvidia\.com/compute/cuda/repos/(?P<of>[a-z]{4,6}\d{1,4})"
     r"/(?:x86_64|sbsa)/cuda-(?:keyring_1\.1-1_all\.deb|(?P=of)\.repo)"
     r"|https://download\.nvidia\.com/(?:opensuse/(?:leap/1\d\.\d|tumbleweed)|suse/sle1\d(?:sp\d)?)"
+    r"|https://download\.nvidia\.com/XFree86/Linux-(?P<cpu>x86_64|aarch64)"
+    r"/(?P<driver>\d{3}\.\d{2,3}(?:\.\d{2})?)/NVIDIA-Linux-(?P=cpu)-(?P=driver)\.run"
     r"|https://dl\.fedoraproject\.org/pub/epel/epel-release-latest-\d{1,2}\.noarch\.rpm"
     r"|https://mirrors\.rpmfusion\.org/(?P<free>free|nonfree)/fedora"
     r"/rpmfusion-(?P=free)-release-\d{2}\.noarch\.rpm"
     r"|ol\d{1,2}_codeready_builder|codeready-builder-for-rhel-\d{1,2}-(?:x86_64|aarch64)-rpms"
 )
 """Where the packages of drivers come from."""
+_RUN, _OF_RUN = (
+    r"NVIDIA-Linux-(?:x86_64|aarch64)-\d{3}\.\d{2,3}(?:\.\d{2})?\.run",
+    ("--silent", "--no-kernel-modules"),
+)
+_BOOTED = rf"/boot/vmlinuz-{_KERNEL}"
 _MODPROBE = r"/(?:etc|usr/lib|lib|run|usr/local/lib)/modprobe\.d/[A-Za-z0-9_.-]+\.conf"
 _GROUPS = r"(?:video|render|nvidia)(?:,(?:video|render|nvidia)){0,2}"
 _WRITTEN = (
     r"/etc/(?:modprobe\.d/[A-Za-z0-9_.-]+\.conf|security/limits\.d/90-(?:nofile|memlock)\.conf|default/grub"
     r"|udev/rules\.d/71-nvidia-dev-char\.rules|rpm/macros\.nvidia-kmod"
+    r"|modules-load\.d/nvidia-uvm\.conf"
     r"|apt/sources\.list\.d/nvidia-container-toolkit\.list)"
 )
 _LINE = (
     rf"|# replaces {_MODPROBE}|blacklist (?:nouveau|nova_core)|options nouveau modeset=0"
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
-    r"|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
+    r"|nvidia_uvm|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
     r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
     r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX iommu=pt"'
     r'|ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN\+="/usr/bin/nvidia-ctk system '
@@ -368,6 +380,9 @@ _OF_DRIVERS = frozenset(
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
     /var/cache/apt/archives/cuda-keyring.deb
     python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list
+    addlock --set-default unix-char nvidia-uvm nvidia-uvm-tools device
+    source=/dev/nvidia-uvm path=/dev/nvidia-uvm
+    source=/dev/nvidia-uvm-tools path=/dev/nvidia-uvm-tools
     debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg
     """.split()  # noqa: SIM905
 ) | {

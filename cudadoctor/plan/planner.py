@@ -22,7 +22,7 @@ from cudadoctor.model.findings import (
     Step,
     Wishes,
 )
-from cudadoctor.model.machine import Machine, OptBool
+from cudadoctor.model.machine import Machine, OptBool, OptStr
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting
 from cudadoctor.plan.remedies.process import keeper_of
@@ -65,6 +65,11 @@ def plan(
     choice = None
     if cures or (wishes.torch and is_met(wishes.torch, machine.torch) is not True):
         choice = best_build(machine, knowledge, keep=wishes.torch)
+    pinned = next((release for _, found in prescribed if (release := _release_of(found))), None)
+    free = None if wishes.torch or choice is None else choice.build
+    if pinned and free and pinned != str(free.torch):
+        # A package asks for this release, not the user: there is no choice to give reasons for.
+        choice = replace(best_build(machine, knowledge, keep=pinned), why=())
     if wishes.torch and choice:
         wished = wished_torch(machine, knowledge, choice, wishes.torch)
         wanted = harmless(wished, machine, knowledge)
@@ -87,6 +92,12 @@ def plan(
         ),
         build=build_choice(machine, choice) if choice else None,
     )
+
+
+def _release_of(remedies: Remedies) -> OptStr:
+    """The release of torch that the preferred one of these remedies installs."""
+    change = remedies[0].packages if remedies and remedies[0].id == "install-torch" else None
+    return pin_of(change.install) if change else None
 
 
 def _each_once(remedies: Iterable[Remedy]) -> Remedies:

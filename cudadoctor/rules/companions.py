@@ -25,6 +25,7 @@ from cudadoctor.plan.remedies import (
     install_companion,
     install_packages,
     install_torch,
+    pinned_torch,
     python_headers,
 )
 from cudadoctor.plan.remedies.process import builds_here
@@ -88,9 +89,12 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
         },
         sure=first.sure,
         # Where no release fits: another torch with its companions, or without.
-        remedies=install_companion(m, kb, *names)
-        or install_packages("remove-companion", title, remove=names)
-        or install_torch(m, kb),
+        remedies=pinned_torch(m, kb)
+        + (
+            install_companion(m, kb, *names)
+            or install_packages("remove-companion", title, remove=names)
+            or install_torch(m, kb)
+        ),
     )
 
 
@@ -198,7 +202,8 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
                 },
                 sure=proof,
                 severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
-                remedies=install_companion(m, kb, name) or _without_release(m, kb, package, torch),
+                remedies=pinned_torch(m, kb)
+                + (install_companion(m, kb, name) or _without_release(m, kb, package, torch)),
             )
     return None
 

@@ -15,11 +15,13 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
+    driver_on_path,
     grant_gpu,
     larger_shm,
     restart_container,
     with_capabilities,
 )
+from cudadoctor.plan.remedies.process import driver_folder
 from cudadoctor.rules.evidence.signs import (
     MISMATCH,
     NO_PERMISSION,
@@ -93,12 +95,61 @@ def container_no_gpu(m: Machine) -> Answer:
     if not (m.driver.loaded or (m.platform.jetson and no_libcuda)):
         return None
     nodes = [node for node in need(m.driver.nodes, "driver.nodes") if _is_of_gpu(node)]
-    if nodes and not (no_libcuda and m.driver.nvml.loads is False):
+    if nodes and (not no_libcuda or m.driver.nvml.loads is not False or _there_unfound(m)):
         return None
     return Found(
+        title="The container has the GPU's device files but not the driver's libraries"
+        if nodes
+        else None,
+        why="The host's NVIDIA driver is loaded, but its libraries were not mounted in this "
+        "container. Installing a driver in the image does not help."
+        if nodes
+        else None,
         evidence=("container.kind", "driver.loaded", "driver.nodes", "driver.libcuda.why"),
         severity=graver_with_cuda(m),
         remedies=grant_gpu(m),
+    )
+
+
+def _there_unfound(m: Machine) -> bool:
+    """Whether the driver's libraries are there, but off the loader's path or not for musl."""
+    return driver_folder(m) is not None or m.platform.libc == "musl"
+
+
+@rule(
+    "container-driver-caps",
+    title="The loader cannot find the driver's libraries in {folder}",
+)
+def driver_off_the_path(m: Machine) -> Answer:
+    """The container has the GPU, and the driver's libraries are mounted in {folder}. That folder
+    is not in LD_LIBRARY_PATH, so libcuda.so.1 is not found.
+
+    torch reports "Found no NVIDIA driver on your system", although the device files under /dev can
+    be opened. To check by hand: `ls /usr/local/nvidia/lib64` lists libcuda.so.1.
+
+    GKE mounts the driver under /usr/local/nvidia and relies on LD_LIBRARY_PATH. An image or a
+    manifest that sets its own LD_LIBRARY_PATH hides the driver.
+
+    Look-alikes: if the container has no device files, see container-no-gpu.
+
+    Fix: put the folder first in LD_LIBRARY_PATH.
+    """
+    folder = driver_folder(m)
+    if (
+        not m.container.kind
+        or folder is None
+        or m.driver.libcuda.loads is not False
+        or m.driver.nvml.loads is not False
+        or m.platform.libc == "musl"
+        or cuda_works(m)
+        or not any(node.errno == 0 and _is_of_gpu(node) for node in m.driver.nodes or ())
+    ):
+        return None
+    return Found(
+        evidence=("driver.nodes", "driver.smi.path", "env.LD_LIBRARY_PATH", "driver.libcuda.why"),
+        values={"folder": folder},
+        severity=graver_with_cuda(m),
+        remedies=driver_on_path(m, folder),
     )
 
 

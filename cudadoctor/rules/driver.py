@@ -43,7 +43,7 @@ from cudadoctor.plan.remedies import (
     reload_driver,
     upgrade_driver,
 )
-from cudadoctor.plan.remedies.process import family_of
+from cudadoctor.plan.remedies.process import family_of, refuses_key
 from cudadoctor.rules.evidence.signs import (
     GIVEN_AWAY,
     MISMATCH,
@@ -87,8 +87,8 @@ _REASONS: dict[Reason, StrPair] = {
     ),
     "not-built": (
         "The NVIDIA driver has no module for the running kernel {kernel}",
-        "The driver's kernel module must be built for each kernel version, and there is none on "
-        "disk for the running kernel.",
+        "Each kernel version needs its own NVIDIA module, and there is none on disk for the "
+        "running kernel.",
     ),
     "blacklisted": (
         "The nvidia module is blacklisted, so the driver does not load",
@@ -99,12 +99,6 @@ _REASONS: dict[Reason, StrPair] = {
         "Without its kernel module, neither nvidia-smi nor CUDA can reach the GPU.",
     ),
 }
-_REFUSED_KEY = (
-    "key was rejected by service",
-    "required key not available",
-    "loading of module with unavailable key",
-    "module verification failed",
-)
 _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)")
 
 
@@ -161,6 +155,30 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     Fix: build the module, enroll the signing key, or remove whatever blocks the module. Keep
     Secure Boot on; turn it off only as a last resort.
     """
+    return _not_loaded(m, kb)
+
+
+@rule(
+    "driver-not-loaded",
+    title="Secure Boot blocks the NVIDIA driver",
+)
+def secure_boot_refuses(m: Machine, kb: Knowledge) -> Answer:
+    """The key that signs the driver's module is not enrolled in this machine's firmware.
+
+    The kernel log says "Loading of module with unavailable key is rejected", or modprobe says "Key
+    was rejected by service". This blocks every module that is built locally, so it must be fixed
+    even if the driver also has another fault.
+
+    Fix: enroll the key with `mokutil --import`. Keep Secure Boot on.
+    """
+    if m.driver.loaded or not refuses_key(m):
+        return None
+    found = _not_loaded(m, kb)
+    return found if found and found.title == _REASONS["secure-boot"][0] else None
+
+
+def _not_loaded(m: Machine, kb: Knowledge) -> Answer:
+    """What keeps an installed driver from loading."""
     devices, refused = nvidia_pci(m), driver_code(m) == NOT_LOADED
     if not bare(m) or module_spoke(m) or m.driver.loaded or (m.pci is not None and not devices):
         return None
@@ -195,7 +213,7 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
         evidence=(*evidence, "driver.loaded" if proven else code_path(m)),
         values={"kernel": m.platform.kernel, "files": m.driver.blacklisted_by or ()},
         sure=proven,
-        remedies=install_driver(m, kb) if replaced else load_driver(m, reason),
+        remedies=install_driver(m, kb) if replaced else load_driver(m, reason, kb),
     )
 
 
@@ -216,11 +234,11 @@ def _in_the_guest() -> Remedies:
 
 
 def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
-    driver, kernel, log = m.driver, m.platform.kernel, log_text(m)
+    driver, kernel = m.driver, m.platform.kernel
     files = driver.module_files
     if files is not None and kernel and all(module.kernel != kernel for module in files):
         return "not-built", ("driver.module_files", "platform.kernel")
-    if any(words in log for words in _REFUSED_KEY):
+    if refuses_key(m):
         return "secure-boot", ("driver.log",)
     if any((device.bound or "").startswith(("nouveau", "nova")) for device in nvidia_pci(m)):
         return "nouveau", ("pci",)

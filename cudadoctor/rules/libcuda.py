@@ -7,8 +7,8 @@ from cudadoctor.model.machine import Machine, Node
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
     device_groups,
-    grant_gpu,
     libcuda_away,
+    load_uvm_on_host,
     off_search_path,
     reload_uvm,
     unset_variables,
@@ -256,5 +256,5 @@ def uvm_not_loaded(m: Machine) -> Answer:
         title=title if "nvidia_uvm" in (m.driver.modules or ()) else None,
         evidence=(message or "driver.libcuda.code", "driver.modules", "driver.nodes"),
         sure=missing,
-        remedies=grant_gpu(m) if m.container.kind else reload_uvm(m),
+        remedies=load_uvm_on_host(m) if m.container.kind else reload_uvm(m),
     )

@@ -8,10 +8,9 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.driver_packages import is_driver
-from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import Machine, OptVersion, StrPair
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, install_python, jetson_torch, wsl_driver
+from cudadoctor.plan.remedies import install_python, jetson_torch, run_elsewhere, wsl_driver
 from cudadoctor.rules.evidence.signs import (
     cpu_on_purpose,
     cuda_works,
@@ -150,7 +149,8 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     what, evidence = _unsupported(m)
     if not what:
         return None
-    remedies = install_python(m, kb, kb.builds[0].pythons) if "32-bit" in what else _elsewhere()
+    narrow = "32-bit" in what
+    remedies = install_python(m, kb, kb.builds[0].pythons) if narrow else run_elsewhere(m, kb)
     return Found(evidence=(evidence, "torch.installed"), values={"what": what}, remedies=remedies)
 
 
@@ -174,13 +174,3 @@ def _unsupported(m: Machine) -> StrPair:
     if m.platform.glibc is not None and m.platform.glibc < _OLDEST_GLIBC:
         return f"glibc {m.platform.glibc}", "platform.glibc"
     return "", ""
-
-
-def _elsewhere() -> Remedies:
-    return by_hand(
-        "other-platform",
-        "Run torch on a supported platform",
-        "Use a system with glibc and a 64-bit Python: for example, another computer or a "
-        "container from the python:3.12-slim image.",
-        "admin",
-    )

@@ -239,6 +239,7 @@ PROGRAMS = {
     *("docker", "podman", "nerdctl", "nvidia-ctk", "lxc", "incus", "pct", "mount", "ps"),
     *("ulimit", "srun", "bsub", "qsub", "nvidia-cuda-mps-control", "fuser", "grubby"),
     *("grep", "setsebool"),
+    "sh",
     "update-grub",
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
     *("grub-mkconfig", "grub2-mkconfig", "git", "makepkg", "system76-power", "supergfxctl"),
@@ -261,6 +262,7 @@ OPTIONS = {
     *("--update", "--silent", "--enable", "--add-repo", "--set-enabled", "-e", "-name", "-exec"),
     *("--allowerasing", "--allow-downgrades", "--auto-agree-with-licenses", "--rebuild"),
     *("--reinstall", "--purge", "--pypi", "--project"),
+    *("--set-default", "--no-kernel-modules"),
 }
 EDITS = {
     r"s/^\(deb.* main\).*/\1 contrib non-free non-free-firmware/",

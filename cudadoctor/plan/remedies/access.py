@@ -256,6 +256,43 @@ def with_capabilities(m: Machine) -> Remedies:
     return container_option(m, id, title, "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
 
+_FOLDER = re.compile(r"/[A-Za-z0-9_./-]{1,100}")
+
+
+def driver_on_path(m: Machine, folder: str) -> Remedies:
+    """The folder with the driver's libraries on the loader's path: of this shell, and for good."""
+    entries = (m.env or {}).get("LD_LIBRARY_PATH", "").split(":")
+    kept = (entry for entry in entries if _FOLDER.fullmatch(entry))
+    value = ":".join(dict.fromkeys((folder, *kept)))
+    # A pod's manifest is not at hand here; for the others the option says it all.
+    lines = f"""\
+spec:
+  containers:
+    - env:
+        - name: LD_LIBRARY_PATH
+          value: {value}"""
+    pods = _kubernetes(m)
+    text = _APPLY if pods else f"Start the container with `-e LD_LIBRARY_PATH={value}`."
+    title = f"Add {folder} to LD_LIBRARY_PATH"
+    return (
+        Remedy(
+            id="driver-on-path",
+            title=title,
+            risk=Risk.PROCESS,
+            variables={"LD_LIBRARY_PATH": value},
+            note="Start your program from the same shell.",
+        ),
+        Remedy(
+            id="driver-on-path-for-good",
+            title=f"{title} permanently",
+            where="container",
+            risk=Risk.PROCESS,
+            manual=text,
+            edits=(Edit(file="pod.yaml", what=lines),) if pods else (),
+        ),
+    )
+
+
 def _written(m: Machine, option: str) -> tuple[Edit, ...]:
     """What stands for the option in a manifest or a compose file; () where neither is in use."""
     if _kubernetes(m):
@@ -706,6 +743,53 @@ def _system_container(m: Machine) -> Remedies:
     return (*(_managed(program, _name(m)) for program in ("lxc", "incus")), *_plain_lxc(m))
 
 
+def load_uvm_on_host(m: Machine) -> Remedies:
+    """The module on the host of a container, then its device files into the container."""
+    if "nvidia_uvm" in (m.driver.modules or ("nvidia_uvm",)):
+        return grant_gpu(m)
+    name, kind, kernel = _name(m), m.container.kind or "", m.platform.kernel or ""
+    again = "Then restart the container."
+    passed = grant_gpu(m)
+    if kind == "lxc" and not kernel.endswith("-pve"):
+        again = f"Then restart the container: `incus restart {name}` or `lxc restart {name}` (LXD)."
+        if name == _UNNAMED:
+            again = "Then restart the container."
+        passed = (*(_uvm_node(program, name) for program in ("incus", "lxc")), *_plain_lxc(m))
+    load = Remedy(
+        id="load-uvm",
+        title="Load the nvidia_uvm module and create its device nodes",
+        where="host",
+        needs_root=True,
+        edits=(Edit(file="/etc/modules-load.d/nvidia-uvm.conf", what="nvidia_uvm", mode="write"),),
+        commands=(("modprobe", "nvidia_uvm"), ("nvidia-modprobe", "-u", "-c", "0")),
+        note=f"{again} If the container still has no /dev/nvidia-uvm, also pass the device files "
+        "to it as shown below.",
+    )
+    return (load, *passed)
+
+
+def _uvm_node(program: str, name: str) -> Remedy:
+    """The two device files of UVM for a container that has its GPU already."""
+    product = {"lxc": "LXD", "incus": "Incus"}[program]
+    nodes = ("nvidia-uvm", "nvidia-uvm-tools")
+    add = (program, "config", "device", "add", name)
+    adds = tuple(
+        (*add, node, "unix-char", f"source=/dev/{node}", f"path=/dev/{node}") for node in nodes
+    )
+    known = name != _UNNAMED
+    return Remedy(
+        id=f"pass-uvm-{program}",
+        title=f"Pass the nvidia_uvm device files to the {product} container",
+        where="host",
+        risk=Risk.PROCESS,
+        commands=(*adds, (program, "restart", name)) if known else (),
+        manual=None
+        if known
+        else f"Find the container's name with `{program} list`, then add /dev/nvidia-uvm with "
+        f"`{program} config device add` as a device of type unix-char.",
+    )
+
+
 def _name(m: Machine) -> str:
     """A system container is called as its host name says."""
     host = m.identity.host or ""
@@ -784,6 +868,26 @@ def host_libraries(m: Machine) -> Remedies:
         for package in m.driver.packages or ()
         if package.manager == "dpkg" and _OF_DRIVER.fullmatch(package.name)
     ]
+    version, cpu = m.driver.kernel, m.platform.machine
+    if kind == "lxc" and kernel.endswith("-pve") and version and cpu in ("x86_64", "aarch64"):
+        file = f"NVIDIA-Linux-{cpu}-{version}.run"
+        page = f"https://download.nvidia.com/XFree86/Linux-{cpu}/{version}/{file}"
+        away: Commands = (("apt-get", "remove", "--purge", "-y", *packages),) if packages else ()
+        return (
+            Remedy(
+                id="driver-out-of-image",
+                title=f"Install the host's driver libraries ({version}) in the container",
+                needs_root=True,
+                commands=(
+                    *away,
+                    *system_packages("apt-get", "wget") * bool(packages),
+                    ("wget", page),
+                    ("sh", file, "--silent", "--no-kernel-modules"),
+                ),
+                note="The host provides the kernel module, so its driver version decides. Repeat "
+                "this step after each driver update on the host.",
+            ),
+        )
     if kind == "lxc" and kernel.endswith("-pve"):
         text = (
             _same_driver(m)

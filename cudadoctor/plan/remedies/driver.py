@@ -24,6 +24,7 @@ from cudadoctor.plan.remedies.process import (
     keeper_of,
     major_of,
     notebook_of,
+    refuses_key,
     set_variables,
     side_of,
 )
@@ -166,10 +167,16 @@ def _aligned(m: Machine) -> Remedies:
         return ()
     if family == "suse" and behind and all("-kmp-" in name for name in behind):
         # The signed module is of SUSE's own repository, and mostly behind NVIDIA's libraries.
-        rest = [f"{package.name}={kernel}" for package in own if package.name not in behind]
-        commands = (("zypper", "install", "-y", "--oldpackage", *rest),)
+        # persistenced and others of the release require its very version, or are required so.
+        rest = [
+            package.name for package in driver.packages or () if str(library) in package.version
+        ]
+        older = [f"{name}={kernel}" for name in rest]
+        # Without the lock the next update of the system brings the newer ones back.
+        install = ("zypper", "install", "-y", "--oldpackage", *older)
+        pair: tuple[Strings, ...] = (install, ("zypper", "addlock", *rest))
         title = f"Install driver libraries {kernel} to match the kernel module"
-        return (step(title=title, **_by(commands, _HELD_BACK)),)
+        return (step(title=title, **_by(pair, _HELD_BACK)),)
     modules = all(name.startswith(("kmod-", "akmod-")) for name in behind)
     if family in ("rhel", "amazon", "fedora") and behind and modules:
         commands = (("dnf", "upgrade", "-y", "--refresh", *behind),)
@@ -179,8 +186,8 @@ def _aligned(m: Machine) -> Remedies:
 
 
 _HELD_BACK = (
-    "Hold back further driver updates until SUSE releases a matching kernel module; otherwise "
-    "the next update will install newer libraries again."
+    "The lock keeps the next update from installing the newer libraries again. When SUSE releases "
+    "a matching kernel module, run `zypper removelock` with the same packages."
 )
 _LOCKED = (
     "If dnf finds no update, check `dnf versionlock list` and the exclude= lines in dnf's "
@@ -322,7 +329,7 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
         if unsupported and here.distro_version
         else None,
         _RUN_FILE if run_file else None,
-        _SECURE_BOOT if here.secure_boot else None,
+        _SECURE_BOOT if here.secure_boot and not refuses_key(m) else None,
         _CLOUD if is_cloud(m) else None,
     )
     if run_file and fields["commands"]:
@@ -417,6 +424,7 @@ class Build(Struct, frozen=True):
     family: str = ""
     restart: bool = False
     note: OptStr = None
+    title: OptStr = None
 
 
 class Load(Struct, frozen=True):
@@ -581,6 +589,8 @@ def _words(m: Machine) -> dict[str, str]:
         "release": m.platform.kernel or "",
         "kmps": " ".join(name for name in _names(m) if "-kmp-" in name),
         "prebuilt": _prebuilt(m),
+        "kmod": _kmod(m),
+        "series": _of_series(m),
         "update": "dup" if m.platform.distro == "opensuse-tumbleweed" else "update",
         "major": str(release or ""),
         "nvidia": adding(m, repository_of(m)),
@@ -690,10 +700,14 @@ def _format(m: Machine) -> str:
         return "akmods"
     if m.driver.dkms or any("dkms" in name for name in names):
         return "dkms"
-    if any(re.match(r"kmod-nvidia(-\d|$)", name) for name in names):
+    if _kmod(m):
         return "precompiled"
+    if any(re.match(r"kmod-nvidia(-\d|$)", name) for name in names):
+        return "precompiled-unnamed"
     if family == "suse" and any("-kmp-" in name for name in names):
         return "kmp"
+    if system == "manjaro" and _of_series(m):
+        return "manjaro"
     return {"fedora": "akmods", "arch": "arch", "suse": "suse"}.get(family, "dkms")
 
 
@@ -706,11 +720,80 @@ def _built(m: Machine) -> Json:
         return {"reboot": True}
     commands = commands_in(row.commands, **_words(m))
     load = () if row.restart else commands_in("modprobe nvidia; modprobe nvidia_uvm")
-    return {"commands": commands + load, "reboot": row.restart, "note": row.note, "manual": None}
+    fields: Json = {"commands": commands + load, "reboot": row.restart, "manual": None}
+    return fields | {"note": row.note} | ({"title": row.title} if row.title else {})
 
 
-def load_driver(m: Machine, reason: Reason) -> Remedies:
+_KMOD = re.compile(r"(kmod-nvidia-(?:open-)?\d+(?:\.\d+)+-)\d[\d.-]*")
+
+
+def _kmod(m: Machine) -> str:
+    """NVIDIA's precompiled module for the running kernel: kmod-nvidia-580.95.05-5.14.0-570.58.1."""
+    kernel = re.sub(r"\.el\d+(_\d+)?\.\w+$", "", m.platform.kernel or "")
+    found = next((match[1] for name in _names(m) if (match := _KMOD.fullmatch(name))), "")
+    return f"{found}{kernel}" if found and re.fullmatch(r"\d[\d.-]*", kernel) else ""
+
+
+def _of_series(m: Machine) -> str:
+    """Manjaro's module for the running kernel: linux618-nvidia, or of a legacy branch."""
+    series = re.match(r"(\d+)\.(\d+)\.\d+-\d+-MANJARO$", m.platform.kernel or "")
+    legacy = (re.match(r"nvidia(-\d{3}xx)-utils$", name) for name in _names(m))
+    suffix = next((found[1] for found in legacy if found), "")
+    return f"linux{series[1]}{series[2]}-nvidia{suffix}" if series else ""
+
+
+def _numbers(kernel: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", kernel)))
+
+
+def _older_kernels(m: Machine) -> Strings:
+    """The other kernels for which a module is on disk, the newest first."""
+    kernels = {file.kernel for file in m.driver.module_files or () if file.kernel}
+    here = m.platform.kernel or ""
+    return tuple(sorted(kernels - {here}, key=_numbers, reverse=True))
+
+
+def _boot_older(m: Machine) -> Remedies:
+    """Start a kernel whose module is on disk; Arch takes the old kernel away with its update."""
+    kernel = next(iter(_older_kernels(m)), None)
+    if kernel is None or _system_of(m) in ("arch", "endeavouros", "cachyos", "nixos", "other"):
+        return ()
+    step = partial(Remedy, id="boot-older-kernel", reboot=True)
+    title = f"Boot kernel {kernel}, which has an NVIDIA module"
+    if family_of(m) in ("rhel", "fedora", "amazon"):
+        commands = commands_in(f"grubby --set-default /boot/vmlinuz-{kernel}")
+        return (step(title=title, needs_root=True, commands=commands),)
+    text = (
+        f"Restart, and choose kernel {kernel} in the boot menu (in GRUB, under Advanced options)."
+    )
+    return (step(title=title, manual=text),)
+
+
+def _cannot_be_built(m: Machine, kb: Knowledge) -> bool:
+    """Whether the driver's branch has ended and the kernel is of a newer series than its modules.
+
+    Ubuntu carries the old branches on to its own newer kernels.
+    """
+    driver, older = m.driver.library, _older_kernels(m)
+    if driver is None or not older or _format(m) != "dkms" or family_of(m) == "ubuntu":
+        return False
+    newer = _numbers(m.platform.kernel or "")[:2] > _numbers(older[0])[:2]
+    return newer and not kb.branch_is_current(driver.branch)
+
+
+def load_driver(m: Machine, reason: Reason, kb: Knowledge | None = None) -> Remedies:
     """Get the installed driver's module loaded. reason: what keeps it out."""
+    if kb and reason == "not-built" and keeper_of(m) == "here" and _cannot_be_built(m, kb):
+        # A build would only end in an error.
+        branch = m.driver.library.branch if m.driver.library else 0
+        newer, ended = upgrade_driver(m, kb, branch + 1), _NO_UPDATES.format(branch=branch)
+        instead = tuple(replace(step, note=ended) for step in newer) + _boot_older(m)
+        return instead or _loaded(m, reason)
+    return _loaded(m, reason) + (_boot_older(m) if kb and reason == "not-built" else ())
+
+
+def _loaded(m: Machine, reason: Reason) -> Remedies:
+    """The same without another driver or kernel."""
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()
     load = partial(_root, m, "load-driver", "Load the NVIDIA driver")
@@ -736,7 +819,7 @@ def load_driver(m: Machine, reason: Reason) -> Remedies:
     return (
         Remedy(
             id="load-driver",
-            title=row.title.format(kernel=m.platform.kernel or "in use"),
+            title=str(fields.pop("title", row.title)).format(kernel=m.platform.kernel or "in use"),
             needs_root=True,
             tool=row.tool,
             **fields,

@@ -120,6 +120,26 @@ def has_nvlink_5(m: Machine) -> bool:
     return any(gpu.capability and gpu.capability.major >= 10 for gpu in m.gpus or ())
 
 
+def driver_folder(m: Machine) -> OptStr:
+    """Where a container has the driver's libraries beside nvidia-smi, off the loader's own path."""
+    name = m.driver.smi.path or ""
+    return "/usr/local/nvidia/lib64" if name.startswith("/usr/local/nvidia/bin/") else None
+
+
+_REFUSED_KEY = (
+    "key was rejected by service",
+    "required key not available",
+    "loading of module with unavailable key",
+    "module verification failed",
+)
+
+
+def refuses_key(m: Machine) -> bool:
+    """Whether the kernel log shows that Secure Boot refuses the driver's module."""
+    log = "\n".join(m.driver.log or ()).lower()
+    return any(words in log for words in _REFUSED_KEY)
+
+
 def builds_here(m: Machine) -> bool:
     """Whether an extension can be compiled against the installed torch: nvcc of its CUDA major."""
     cuda = m.torch.cuda

@@ -13,9 +13,9 @@ from cudadoctor.installers.tool import Written, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
-from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk
+from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
-from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
+from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits, cut
 from cudadoctor.plan.remedies.companions import (
     caveats,
     collides,
@@ -54,9 +54,41 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     return instead(m, kb, choice.alternatives, keep)
 
 
-def remedy_for(build: TorchBuild, m: Machine, kb: Knowledge) -> Remedy:
-    """The step that installs exactly this build, with what belongs to it."""
-    companions, packages = companions_for(build, m, kb), m.packages or ()
+def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
+    """The torch that an installed program requires exactly, and the companions that it names.
+
+    () where every such program has a release for the installed torch, or the build does not run.
+    """
+    torch = m.torch.version
+    for package in (m.packages or ()) if torch else ():
+        lines = (line for line in map(cut, package.requires) if line and "extra" not in line.marker)
+        exact = {
+            line.name: line.specifier[2:]
+            for line in lines
+            if line.name in TORCH_FAMILY and _EXACT.fullmatch(line.specifier)
+        }
+        wanted, own = exact.pop("torch", None), package.name in TORCH_FAMILY
+        if own or wanted is None or not torch or admits(f"=={wanted}", torch):
+            continue
+        build = best_build(m, kb, keep=wanted).build
+        if build is None or build.cuda is None or kb.companion(package.name, torch):
+            continue
+        title = f"Install torch {wanted}, which {package.name} {package.version} requires"
+        return (replace(remedy_for(build, m, kb, exact), title=title),)
+    return ()
+
+
+_EXACT = re.compile(r"==\d+(?:\.\d+){1,3}")
+
+
+def remedy_for(
+    build: TorchBuild, m: Machine, kb: Knowledge, pinned: dict[str, str] | None = None
+) -> Remedy:
+    """The step that installs exactly this build, with what belongs to it.
+
+    pinned: releases of companions that another package requires.
+    """
+    companions, packages = companions_for(build, m, kb) | (pinned or {}), m.packages or ()
     pins = (f"{name}=={release}" for name, release in companions.items() if release)
     lost = tuple(name for name, release in companions.items() if release is None)
     found = ((package.name, fate_of(package, build, m, kb)) for package in packages)
@@ -401,6 +433,41 @@ def emptied(m: Machine, python: OptVersion = None) -> Machine:
     return replace(m, python=own, torch=torch, packages=())
 
 
+def run_elsewhere(m: Machine, kb: Knowledge) -> Remedies:
+    """A system that torch is built for: of a container another image, else another computer."""
+    step = partial(Remedy, id="other-platform", risk=Risk.PROCESS)
+    if m.container.kind not in ("docker", "podman", "containerd") or m.platform.libc != "musl":
+        text = (
+            "Use a system with glibc and a 64-bit Python: for example, another computer or a "
+            "container from the python:3.12-slim image."
+        )
+        return (step(title="Run torch on a supported platform", where="admin", manual=text),)
+    platform = replace(m.platform, libc="glibc", glibc=_OF_THE_IMAGE)
+    version = m.python.version and Version(f"{m.python.version.major}.{m.python.version.minor}")
+    there = emptied(replace(m, platform=platform), version)
+    if (build := best_build(there, kb).build) is None:
+        there = emptied(there, Version("3.12"))
+        build = best_build(there, kb).build
+    pins, index = "torch", None
+    if build is not None:
+        paired = f" torchvision=={build.torchvision}" if build.torchvision else ""
+        pins, index = f"torch=={build.torch}{paired}", None if build.default else build.index
+    source = f" --index-url {index}" if index else ""
+    image = f"python:{python_of(there) or '3.12'}-slim"
+    lines = f"FROM {image}\nRUN pip install {pins}{source}"
+    return (
+        step(
+            title=f"Base the image on {image}, which has glibc",
+            where="container",
+            edits=(Edit(file="Dockerfile", what=lines),),
+            manual="Replace the FROM line and the line that installs torch, build the image again, "
+            "and start it with the same options as before.",
+        ),
+    )
+
+
+_OF_THE_IMAGE = Version("2.36")
+"""The glibc of the python images, which are Debian 12 or newer."""
 _SCHEDULED = "The scheduler assigns a job's GPUs: request GPUs of a single type."
 
 
