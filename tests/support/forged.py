@@ -288,6 +288,7 @@ SYSTEM = re.compile(
     r"(?:lib|xorg-x11-drv-|akmod-)?(?:nvidia|cuda)-[a-zG0-9.-]*|(?:linux-headers|kernel-devel)-.*"
     r"|python3(?:\.\d+|\d*)-(?:dev|devel|venv)|gcc\d+(?:-c)?|gcc-toolset-\d+-gcc-c"
     r"|microsoft\.vcredist\.2015"
+    r"|kmod-nvidia-(?:open-)?\d{3}[\d.]*-\d[\d.]*-\d[\d.]*|linux\d+-nvidia(?:-\d{3}xx)?"
 )
 
 
