@@ -410,7 +410,7 @@ def test_a_python_version_file_leads_to_no_program_outside_of_pyenv(
 
 def test_the_folder_above_is_a_folder_and_no_name_on_path(empty: Path) -> None:
     for folder in (".", ".."):
-        assert "no program of that name" not in refusal(folder)
+        assert "no program with that name" not in refusal(folder)
 
 
 def test_the_shop_of_windows_under_the_name_of_python_is_no_python(
