@@ -319,7 +319,7 @@ _LINE = (
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
     r"|nvidia_uvm|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
     r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
-    r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX iommu=pt"'
+    r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX (?:iommu=pt|pci=realloc)"'
     r'|ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN\+="/usr/bin/nvidia-ctk system '
     r'create-dev-char-symlinks --create-all"'
     r"|deb \[signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring\.asc\] "
@@ -361,8 +361,9 @@ _ARGUMENTS = frozenset(
     container_use_devices on
     $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus
     --security-opt=label=disable --gres=gpu:1 --pty --rm --runtime=containerd --runtime=docker
-    --update-kernel=ALL --output=/etc/cdi/nvidia.yaml --args=iommu=pt all bash cdi configure
-    containerd create-dev-char-symlinks docker docker.io/library/ubuntu generate list num=1
+    --update-kernel=ALL --output=/etc/cdi/nvidia.yaml --args=iommu=pt --args=pci=realloc
+    all bash cdi configure containerd create-dev-char-symlinks docker docker.io/library/ubuntu
+    generate list num=1
     nvidia-smi nvidia-container-toolkit nvidia.com/gpu=all pid,user,etime,cmd remount,size=8G run
     runtime RegistryDwords /proc/driver/nvidia/params select=1:ngpus=1 switch system ubuntu 65536
     /dev/shm /usr/share/keyrings/nvidia-container-toolkit-keyring.asc

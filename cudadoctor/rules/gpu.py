@@ -21,6 +21,7 @@ from cudadoctor.plan.remedies import (
     grant_gpu,
     guest_driver,
     install_driver,
+    kernel_option,
     open_modules,
     proprietary_modules,
     switch_graphics,
@@ -354,7 +355,11 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
             "firmware-bar",
             *(_VM if m.platform.virtual else _BIOS_BESIDE if beside else _BIOS),
             keeper_of(m),
-            note=_REALLOC if beside else None,
+        )
+        + (
+            kernel_option(m, "pci-realloc", "Let Linux reassign PCI addresses", *_REALLOC)
+            if beside
+            else ()
         ),
     )
 
@@ -387,7 +392,10 @@ _BIOS_BESIDE = (
     "enable Above 4G Decoding and disable CSM (legacy boot). If there is an MMIO High Size or "
     "MMIO Size setting, choose the largest value.",
 )
-_REALLOC = "If that does not help, try the kernel parameter `pci=realloc`."
+_REALLOC = (
+    "pci=realloc",
+    "This can help if the BIOS has no setting that gives the GPU more space.",
+)
 _VM = (
     "Give the virtual machine a larger PCI address space",
     "In the hypervisor, use UEFI firmware (OVMF) and a larger 64-bit PCI window for this virtual "

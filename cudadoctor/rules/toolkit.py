@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
@@ -18,6 +19,7 @@ from cudadoctor.plan.remedies import (
     set_variables,
     unset_variables,
 )
+from cudadoctor.plan.remedies.process import lasting
 from cudadoctor.rules.evidence.libraries import applies
 from cudadoctor.solver.demand import capabilities_of
 
@@ -128,7 +130,8 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     remedies = unset_variables(m, variable)
     if fitting:
         title, values = f"Set CUDA_HOME to {fitting[0]}", {"CUDA_HOME": fitting[0]}
-        remedies = set_variables("set-cuda-home", title, values)
+        (remedy,) = set_variables("set-cuda-home", title, values)
+        remedies = (replace(remedy, note=lasting(m, variable) if home else None),)
     return Found(
         evidence=evidence,
         values={"what": what},

@@ -129,3 +129,21 @@ def test_the_host_of_a_container_gets_the_kernel_line_of_its_own_distribution(
     step = remedies.without_p2p(m, None)[-1]
     assert step.where == "host"
     assert step.commands[0][: len(command)] == command
+
+
+@pytest.mark.parametrize(
+    ("distro", "said"),
+    [
+        ("debian", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX pci=realloc"'),
+        ("rocky", "--args=pci=realloc"),
+        ("nixos", 'boot.kernelParams = [ "pci=realloc" ];'),
+        ("arch", "Add pci=realloc to GRUB_CMDLINE_LINUX"),
+    ],
+)
+def test_an_option_gets_onto_the_kernel_line_of_each_distribution(distro: str, said: str) -> None:
+    m = machine(platform={"distro": distro, "distro_like": [], "virtual": None})
+    (step,) = remedies.kernel_option(m, "pci-realloc", "Reassign", "pci=realloc", "It may help.")
+    written = [edit.what for edit in step.edits]
+    assert said in " ".join([*written, *commands(step), step.manual or ""])
+    assert step.reboot and step.needs_root
+    assert bool(step.commands) is (distro in ("debian", "rocky"))

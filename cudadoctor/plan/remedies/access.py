@@ -20,6 +20,7 @@ from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
 from cudadoctor.model.trust import USER
 from cudadoctor.plan.remedies.process import (
     by_hand,
+    commands_in,
     family_of,
     keeper_of,
     notebook_of,
@@ -474,40 +475,20 @@ def start_mps(m: Machine) -> Remedies:
 
 # --- from one GPU to another ---------------------------------------------------------------------
 
-_PASSTHROUGH = "iommu=pt"
-_KERNEL_LINE: dict[str, tuple[tuple[Edit, ...], Commands]] = {
+_KERNEL_LINE: dict[str, tuple[tuple[str, str], str]] = {
     **dict.fromkeys(
         ("ubuntu", "debian"),
         (
-            (
-                Edit(
-                    file="/etc/default/grub",
-                    what=f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {_PASSTHROUGH}"',
-                    mode="append",
-                ),
-            ),
-            (("update-grub",),),
+            ("/etc/default/grub", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {option}"'),
+            "update-grub",
         ),
     ),
     **dict.fromkeys(
-        ("rhel", "fedora", "amazon"),
-        ((), (("grubby", "--update-kernel=ALL", f"--args={_PASSTHROUGH}"),)),
+        ("rhel", "fedora", "amazon"), (("", ""), "grubby --update-kernel=ALL --args={option}")
     ),
-    "nixos": (
-        (
-            Edit(
-                file="/etc/nixos/configuration.nix",
-                what=f'boot.kernelParams = [ "{_PASSTHROUGH}" ];',
-            ),
-        ),
-        (),
-    ),
+    "nixos": (("/etc/nixos/configuration.nix", 'boot.kernelParams = [ "{option}" ];'), ""),
 }
-"""How an option gets onto the kernel's command line, by distribution."""
-_BY_GRUB = (
-    f"Add {_PASSTHROUGH} to GRUB_CMDLINE_LINUX in /etc/default/grub, regenerate grub.cfg and "
-    "reboot."
-)
+"""How an option gets onto the kernel's command line, by distribution: file and line, command."""
 _REBUILD = "Add the line below, then run `nixos-rebuild switch` as root."
 _REBUILD_BOOT = "Add the line below, run `nixos-rebuild boot` as root and reboot."
 
@@ -530,25 +511,45 @@ def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
         )
         where = "host" if m.platform.virtual and where == "here" else where
         return (quick, *by_hand("p2p-way", "Turn ACS off permanently", text, where))
-    family: str = family_of(m)
+    note = (
+        "If that does not help, turn ACS off in the firmware settings. If a virtual machine on "
+        "this host uses a passed-through device, leave the IOMMU mode and ACS unchanged."
+    )
+    title = "Set the IOMMU to passthrough mode permanently"
+    return (quick, *kernel_option(m, "p2p-way", title, "iommu=pt", note))
+
+
+def kernel_option(
+    m: Machine,
+    id: str,  # noqa: A002
+    title: str,
+    option: str,
+    note: str,
+) -> Remedies:
+    """An option on the kernel's command line, from the next boot on."""
+    where, family = keeper_of(m), str(family_of(m))
     if where == "host":
         family = {"apt-get": "debian", "dnf": "rhel"}.get(_manager_of_host(m), "")
-    edits, commands = _KERNEL_LINE.get(family, ((), ())) if where != "admin" else ((), ())
-    by_nix = _REBUILD_BOOT if edits and not commands else _BY_GRUB
+    (file, line), command = _KERNEL_LINE.get(family, (("", ""), ""))
+    if where == "admin":
+        file = command = ""
+    by_grub = (
+        f"Add {option} to GRUB_CMDLINE_LINUX in /etc/default/grub, regenerate grub.cfg and reboot."
+    )
+    written = Edit(
+        file=file, what=line.format(option=option), mode="append" if command else "by hand"
+    )
     return (
-        quick,
         Remedy(
-            id="p2p-way",
-            title="Set the IOMMU to passthrough mode permanently",
+            id=id,
+            title=title,
             where=where,
             needs_root=True,
             reboot=True,
-            edits=edits,
-            commands=commands,
-            manual=None if commands else by_nix,
-            note="If that does not help, turn ACS off in the firmware settings. If a virtual "
-            "machine on this host uses a passed-through device, leave the IOMMU mode and ACS "
-            "unchanged.",
+            edits=(written,) if file else (),
+            commands=commands_in(command, option=option),
+            manual=None if command else _REBUILD_BOOT if file else by_grub,
+            note=note,
         ),
     )
 
