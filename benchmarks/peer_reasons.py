@@ -14,8 +14,8 @@ _BANNER = (
     "find, so it sees no CUDA"
 )
 _TEGRA = (
-    "Ours: a Jetson with L4T before R38 needs NVIDIA's own build for its JetPack; it does not tell "
-    "a Jetson from a server."
+    "Ours: a Jetson with L4T before R38 needs a torch build that NVIDIA made for JetPack; it "
+    "does not tell a Jetson from a server."
 )
 _NONE_FITS = (
     "Both: nothing serves the GPU there, so what is left runs without it; we name what stands in "

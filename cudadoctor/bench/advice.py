@@ -24,11 +24,11 @@ STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
 SMALL_BYTES, SMALL_SHM_BYTES = 4_000_000_000, 1 << 30
 _LAPTOP = ("laptop", "mobile", "max-q", "notebook")
 
-EXPECTED = "expected; run cudadoctor bench to measure it on this machine"
+EXPECTED = "expected to help; run cudadoctor bench to measure it on this machine"
 ASSUMED = "expected, not measured"
 MEASURED = {
     "faster": "measured here on {date}: {ratio}x faster ({workload})",
-    "slower": "measured here on {date}: slower, {ratio}x ({workload})",
+    "slower": "measured here on {date}: slower, {ratio}x the baseline speed ({workload})",
     "same": "measured here on {date}: no difference ({workload})",
     "loss-differs": "measured here on {date}: the loss differs ({workload})",
     "failed": "measured here on {date}: failed ({workload})",

@@ -190,9 +190,9 @@ def place_of(look: Line, asked: OptStr, gpus: tuple[Gpu, ...] | None) -> Place:
     modes = {short_bus_id(gpu.bus_id): gpu.compute_mode for gpu in gpus or ()}
     if bus_id and modes.get(bus_id) == "exclusive":
         why = (
-            f"GPU {index} is in exclusive compute mode, which allows one process at a time, but"
-            " the benchmark runs several; an administrator can change that with"
-            f" `sudo nvidia-smi -i {bus_id} -c DEFAULT`"
+            f"GPU {index} is in exclusive compute mode, which allows one process at a time, but "
+            "the benchmark runs several; an administrator can change the mode with `sudo "
+            f"nvidia-smi -i {bus_id} -c DEFAULT`"
         )
         if look["count"] > 1:
             why += "; or use another GPU: --device cuda:N"
@@ -268,7 +268,7 @@ class Bench(Struct):
             only=self.asked.only,
             memory_bytes=self.place.total_bytes,
         )
-        self.progress.say(f"{name}: finding a model size that fits")
+        self.progress.say(f"{name}: finding a suitable model size")
         tiers = TIERS_TINY if tiny else TIERS_GPU if gpu else TIERS_CPU
         limit_s = min(SIZE_S, search.slice_s)
         try:

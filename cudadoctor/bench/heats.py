@@ -287,7 +287,7 @@ class Heats(Struct):
         for rival in rivals:
             few = len(rival.rounds) < judging.LEAST_ROUNDS and reference.rounds
             if rival.error is None and few:
-                rival.error = f"{judging.OVER} after {len(rival.rounds)} of its rounds"
+                rival.error = f"{judging.OVER} (rounds completed: {len(rival.rounds)})"
 
     def _profiled(self, rivals: list[Runner], reference: Runner) -> Bottleneck | None:
         """Where the time goes: of a twin, after its rounds."""

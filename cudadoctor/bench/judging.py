@@ -127,7 +127,7 @@ def _loss_differs(
 ) -> str:
     """How the losses differ by more than the tolerance, "" where they do not."""
     if None in candidate.losses and None not in reference.losses:
-        return "its loss is not finite"
+        return "the loss is not finite"
     theirs = [loss for loss in reference.losses if loss is not None]
     own = [loss for loss in candidate.losses if loss is not None]
     if not theirs or not own:
@@ -178,7 +178,7 @@ def peaks_of(name: OptStr, knowledge: Knowledge, workload: str) -> Peaks | None:
     tflops = (workload == "cnn" and known.tf32_tflops) or known.fp32_tflops
     if tflops is None:
         return None
-    return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "according to its data sheet")
+    return Peaks(tflops * 1e12, known.bandwidth_gb_s * 1e9, "according to the GPU's data sheet")
 
 
 def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peaks | None:
@@ -195,7 +195,7 @@ def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peak
         return table
     flops = measured.flops if less_flops else table.flops
     bytes_s = measured.bytes_s if less_bytes else table.bytes_s
-    return Peaks(flops, bytes_s, "as measured here; well below its data sheet")
+    return Peaks(flops, bytes_s, "measured on this machine; well below the GPU's data sheet")
 
 
 def bottleneck_of(
@@ -232,7 +232,9 @@ def bottleneck_of(
         )
     elif idle >= WAITS:
         kind = "host overhead"
-        why = f"the GPU is idle for {idle:.0%} of each step, waiting for the CPU or for copies"
+        why = (
+            f"the GPU is idle for {idle:.0%} of each step, waiting for the CPU or for memory copies"
+        )
     elif peaks is None or not total:
         why = "the peak speed of this device is unknown"
     else:

@@ -96,7 +96,7 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
     yield Row("limit", f"{limit}{_if(why, ': {}')}")
     if workload.noise is not None:
         percent = f"{(workload.noise - 1) * 100:.1f}%"
-        yield Row("noise", f"differences below {percent} count as no difference")
+        yield Row("noise", f'differences below {percent} are reported as "no difference"')
     yield Row("best", best(workload), "bold")
     for technique in (RECIPES[name] for name in workload.best if name in RECIPES):
         yield Row("use", f"{technique.script}  ({technique.name})", COPIED)
@@ -187,7 +187,7 @@ def best(workload: WorkloadResult) -> str:
         again = f"none: {gain.technique} was not confirmed when measured again"
         return f"{name or again}: {verdict(gain)}"
     if any(map(counts, workload.alone)):
-        return "no technique beats the baseline by more than the noise"
+        return "no technique beats the baseline by more than the measurement noise"
     return "not known: no technique could be measured"
 
 

@@ -29,7 +29,7 @@ TWINS, AT_ONCE = 2, 3
 ROOM, LARGER = 0.8, 1.5
 """Part of a GPU's memory for all of them; how much larger than the baseline they are taken for."""
 NO_TIME = judging.OVER
-NOT_REACHED = f"{NO_TIME} before it was tried"
+NOT_REACHED = f"{NO_TIME} before this was measured"
 
 
 class Heat(Struct, frozen=True, kw_only=True):
@@ -277,7 +277,7 @@ class Search(Struct):
     def _gain(self, raced: Raced, candidate: Measured, *names: str) -> Gain:
         technique, lost = " + ".join(names), raced.reference.error
         if lost is not None and candidate.error is None:
-            why = f"the configuration it was compared with failed: {lost}"
+            why = f"the reference configuration failed: {lost}"
             return Gain(technique=technique, verdict="failed", why=why, measured=candidate)
         return judging.gain(
             technique,

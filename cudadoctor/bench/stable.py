@@ -184,7 +184,7 @@ class _Child:
             return self.error
         words = self._last.decode("utf-8", "replace")[:300]
         how = f"status {code}" if code >= 0 else f"signal {-code}"
-        return f"the interpreter terminated with {how}{words and f': {words}'}"
+        return f"the Python process ended with {how}{words and f': {words}'}"
 
     def _read(self) -> None:
         stdout = self._process.stdout

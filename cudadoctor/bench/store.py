@@ -122,7 +122,7 @@ def read(env: Environment) -> Read:
     except OSError as error:
         return Read((), (f"{place}: {error.strerror}",))
     for path in [path for path in paths if path.suffix == ".json"][:MOST_FILES]:
-        why = "it is not a cudadoctor bench result that this version can read"
+        why = "the file is not a cudadoctor bench result that this version can read"
         try:
             # A pipe or a device is not opened.
             sound = path.is_file() and path.stat().st_size <= MOST_BYTES

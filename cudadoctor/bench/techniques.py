@@ -88,13 +88,13 @@ ORDER = (*KNOWN,)
 def why_not(technique: Technique, ground: Ground, workload: str) -> str:
     """Why a technique cannot be tried here, "" where it can."""
     if workload not in technique.workloads:
-        return f"it does not apply to {workload}"
+        return f"this technique does not apply to {workload}"
     gpu, torch = ground.gpu, ground.torch
     capability = ground.capability or Version("0")
     lacking = (
-        ("cuda", not gpu, "it needs a GPU"),
-        ("cpu", gpu, "torch already uses it by default on a GPU"),
-        ("products", gpu, "on a GPU it does the same as tf32"),
+        ("cuda", not gpu, "this technique needs a GPU"),
+        ("cpu", gpu, "torch already uses this technique by default on a GPU"),
+        ("products", gpu, "on a GPU, this technique does the same as tf32"),
         ("cc8", capability < EIGHT, "TF32 needs a GPU with compute capability 8.0 or higher"),
         (
             "forks",
@@ -102,7 +102,7 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
             "the benchmark's DataLoader workers need fork, which this system does not support",
         ),
         ("cores", ground.cores < 2, "DataLoader workers need at least two CPU cores"),
-        ("compiles", torch < Version("2.0"), f"torch {torch} has no torch.compile"),
+        ("compiles", torch < Version("2.0"), f"torch {torch} does not include torch.compile"),
         (
             "compiles",
             not ground.compiler,
@@ -122,7 +122,9 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
     why = next((why for need, here, why in lacking if here and need in technique.needs), "")
     # This torch may lack it.
     since = technique.since.get(workload if gpu else "cpu") or technique.since.get("any")
-    older = f"it needs torch {since} or newer" if since and torch < Version(since) else ""
+    older = (
+        f"this technique needs torch {since} or newer" if since and torch < Version(since) else ""
+    )
     return why or older
 
 

@@ -125,14 +125,15 @@ def _sink(output: OptStr, *, many: bool) -> Iterator[Callable[[str], None]]:
 def fix(options: Options) -> int:
     """Fix the environment that you use, or print the fix.
 
-    Shows the steps, asks for confirmation, saves the environment, applies the steps that do not
-    need root, and runs the training step again. If the fix did not help, everything is restored.
+    Shows the steps, asks for confirmation, saves the state of the environment, applies the steps
+    that do not need root, and runs the training step again. If the fix did not help, everything is
+    restored.
 
     --print prints the fix as a script; --as prints it as a project file (pixi, environment,
     pyproject, requirements, dockerfile). Neither option changes anything.
 
     Exit code: 0 if fixed or if there is nothing to fix (--print: if there is a command to run), 1
-    if not, 2 for a usage error, or if it cannot ask for confirmation and --yes is missing.
+    if not, 2 for a usage error or if --yes is missing and cudadoctor cannot ask for confirmation.
     """
     refuse_contradictions(options)
     if options.printed or options.kind:
@@ -147,14 +148,14 @@ def fix(options: Options) -> int:
 def setup(folder: str, options: Options) -> int:
     """Create a new environment in DIR with the best PyTorch build for this machine.
 
-    Shows the steps, asks for confirmation, installs, and verifies the environment with the training
-    step. If the installation fails, everything that was created is removed.
+    Shows the steps, asks for confirmation, installs the packages, and verifies the environment with
+    the training step. If the installation fails, everything that was created is removed.
 
     DIR becomes a virtual environment by default, a project with --with uv or --with pixi, or a
     conda environment with --with conda.
 
     Exit code: 0 if the training step passed and nothing is broken, 1 if not or if nothing was
-    created, 2 for a usage error, or if it cannot ask for confirmation and --yes is missing.
+    created, 2 for a usage error or if --yes is missing and cudadoctor cannot ask for confirmation.
     """
     from cudadoctor.repair.setup import command
 
@@ -203,9 +204,9 @@ def bench(options: Options) -> int:
 
 
 def explain(cause: OptStr) -> int:
-    """Explain a cause: what you see, how to check it, and how to fix it.
+    """Explain a cause: what you see, how to check for it, and how to fix it.
 
-    Without CAUSE, it lists all causes.
+    Without CAUSE, list all causes.
     """
     from cudadoctor.cli.speech import current
     from cudadoctor.render import pages
@@ -220,7 +221,7 @@ def explain(cause: OptStr) -> int:
 
 
 def facts(options: Options) -> int:
-    """Print what is known about this machine, as a document for `check --from`.
+    """Print the facts about this machine as a document that `check --from` can read.
 
     Names, secrets and identifiers are replaced unless --full is given.
     """
@@ -235,8 +236,8 @@ def facts(options: Options) -> int:
 
 
 def record(folder: str, options: Options) -> int:
-    """Write the raw query results from this machine to DIR, for a bug report that can become a
-    test.
+    """Write the raw query results from this machine to DIR, for a bug report that can be turned
+    into a test.
 
     DIR must be new or empty. Names, secrets and identifiers are replaced unless --full is given.
     """

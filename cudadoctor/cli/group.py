@@ -235,7 +235,7 @@ _EXAMPLES = (
     ("cudadoctor", "Check the Python that you are using"),
     ("cudadoctor check --python ~/venv", "Check another environment"),
     ("cudadoctor check --from log.txt", "Read a report or an error log"),
-    ("cudadoctor fix", "Show the fix, ask, then apply it"),
+    ("cudadoctor fix", "Show the fix, then ask before applying it"),
 )
 
 
@@ -272,8 +272,8 @@ _own = (
 main = _Program(
     PROGRAM,
     params=list(_own),
-    help="Find out why PyTorch does not use your GPU, and fix it.\n\nWithout a command, it runs "
-    "`cudadoctor check`.",
+    help="Find out why PyTorch does not use your GPU, and fix it.\n\nWithout a command, "
+    "cudadoctor runs `cudadoctor check`.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 main.groups = {"Options": _own}
@@ -306,7 +306,7 @@ def _add(work: Callable[..., int], short: str, *arguments: click.Argument, **gro
 
 _HEADINGS = {
     "look": "What to examine",
-    "judge": "How to evaluate it",
+    "judge": "Diagnosis",
     "cure": "How to fix it",
     "make": "What to install",
     "measure": "What to measure",
@@ -385,7 +385,7 @@ _add(
             "--allow-shared",
             "shared",
             is_flag=True,
-            help="Also change a Python that others use",
+            help="Also change a shared Python installation",
         ),
         _yes,
     ),
@@ -458,7 +458,7 @@ _add(
         _option(
             "--only", multiple=True, metavar="TECHNIQUE", help="Only this technique (repeatable)"
         ),
-        _option("--stop", is_flag=True, help="Stop the command when time is up"),
+        _option("--stop", is_flag=True, help="Stop the command at the time limit"),
         _option("--scale", type=click.Choice(("tiny",)), hidden=True),
         _option("--plant", multiple=True, hidden=True),
     ),

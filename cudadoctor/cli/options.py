@@ -180,8 +180,7 @@ def _refuse_unknown(options: Options) -> None:
 def refuse_device(options: Options) -> None:
     if options.device and not device_is_sound(options.device):
         refuse(
-            "'{value}' is not a valid device: use cpu, cuda or cuda:N, where N is the number "
-            "of a GPU",
+            "'{value}' is not a valid device: use cpu, cuda or cuda:N, where N is a GPU index",
             value=options.device,
         )
 

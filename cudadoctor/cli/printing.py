@@ -95,9 +95,11 @@ def _project_file(machine: Machine, options: Options, kind: str) -> int:
                 verdict = verify_file(kind, machine, kb, build, limit_s=LIMIT_S, here=here)
         lacking = options.hashes and not hashes
         if lacking and not verdict.tool:
-            refuse("--hashes needs pip or uv to list the files: {why}", why=spoken(verdict.why))
+            refuse(
+                "--hashes needs pip or uv to resolve the packages: {why}", why=spoken(verdict.why)
+            )
         none = lacking or verdict.resolves is False
-        why = spoken(verdict.why) + (say("; no file was printed") if none else "")
+        why = spoken(verdict.why) + (say("; the project file was not printed") if none else "")
         sys.stderr.write(f"cudadoctor: {why}\n")
         if none:
             return 1

@@ -161,7 +161,10 @@ def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
         ) from error
     if whole:
         return machine
-    cut = f"the report is larger than {MOST_BYTES >> 20} MiB, so its middle part was not read"
+    cut = (
+        f"the report is larger than {MOST_BYTES >> 20} MiB, so the middle of the report was not "
+        "read"
+    )
     return replace(machine, gaps=(*machine.gaps, Gap(fact="symptoms", why=cut, asked=False)))
 
 

@@ -38,7 +38,7 @@ LONGEST = 2000
 MOST_BYTES = 64 << 20
 """Of one file of a recording."""
 STAT = ("exists", "is_dir", "mode", "uid", "gid", "size", "why", "real")
-SILENT = "the recording contains no answer for this"
+SILENT = "the recording does not contain this information"
 
 Question = dict[str, Any]
 Store = Callable[[bytes, str], str]
@@ -179,9 +179,9 @@ def content(stored: Any, folder: Path) -> bytes:
 def whole(path: Path) -> bytes:
     """All of a file of a recording. Raises OSError for what lies elsewhere or is far too large."""
     if path.is_symlink() or not path.is_file():
-        raise OSError("it is not a file in this folder")
+        raise OSError("the path is not a regular file in the recording folder")
     if path.stat().st_size > MOST_BYTES:
-        raise OSError(f"it is larger than {MOST_BYTES >> 20} MiB")
+        raise OSError(f"the file is larger than {MOST_BYTES >> 20} MiB")
     return path.read_bytes()
 
 
@@ -456,7 +456,7 @@ class ReplayHost(_PlainHost):
                 return answer
         self.unanswered.append(f"{kind} {key}")
         if self.strict:
-            raise NoAnswer(f"this recording contains no answer for {kind} {key}")
+            raise NoAnswer(f"this recording has no data for {kind} {key}")
         return silent
 
     def examine(self) -> Machine:
@@ -470,9 +470,11 @@ def replay(folder: str, *, strict: bool = True) -> Machine:
     try:
         machine = host.examine()
     except NoInterpreter as error:
-        raise ReplayError(f"{folder} does not say which Python was examined: {error}") from error
+        raise ReplayError(
+            f"the recording in {folder} does not say which Python was examined: {error}"
+        ) from error
     if strict and host.unanswered:
-        raise NoAnswer(f"this recording contains no answer for {'; '.join(host.unanswered)}")
+        raise NoAnswer(f"this recording has no data for {'; '.join(host.unanswered)}")
     return machine
 
 

@@ -44,14 +44,17 @@ _META_FROM = Version("1.13")
 _OLD_MKL = "mkl<2024.1"
 """Its builds for Linux use a function that newer MKL does not have (pytorch issue 123097)."""
 _NO_GPU_SEEN = (
-    "A CUDA build is selected only if conda detects the driver. If conda does not detect the "
-    "driver, set CONDA_OVERRIDE_CUDA={cuda} for the command."
+    "conda selects a CUDA build only if it detects the driver. If conda does not detect the "
+    "driver, set CONDA_OVERRIDE_CUDA={cuda} before you run the command."
 )
 _OLD_CUDNN = (
     "Newer cuDNN releases do not support this GPU, so the command requests an older one. If "
     "conda cannot find a matching build, use PyTorch's own wheels (--with pip)."
 )
-_NO_SUCH = "No conda channel has builds for this board, so pip installs wheels made for it."
+_NO_SUCH = (
+    "No conda channel has builds for this board, so pip installs wheels that are made for the "
+    "board."
+)
 _ENDED = (
     "The pytorch channel was discontinued after torch {newest}, and conda-forge does not have "
     "this build of torch {torch}."
@@ -194,8 +197,8 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
         return None
     if release and pinned is None:
         other = (
-            f"It is not known whether conda-forge has torch {release} (newest known: "
-            f"{order.newest}), so conda installs the newest compatible release."
+            f"conda-forge may not have torch {release} (newest known: {order.newest}), so conda "
+            "installs the newest compatible release."
         )
     elif release and str(pinned) != release:
         major = order.cuda.major if order.cuda else ""

@@ -195,7 +195,10 @@ def why_not(lead: TorchBuild, kb: Knowledge) -> OptStr:
     """Why no image can hold a build, None if one can."""
     if lead.platform.startswith("linux"):
         return None
-    known = f"torch {lead.torch} {lead.variant} is known only for {PLATFORM_NAMES[lead.platform]}"
+    known = (
+        f"the only known builds of torch {lead.torch} {lead.variant} are for "
+        f"{PLATFORM_NAMES[lead.platform]}"
+    )
     rows = kb.builds_on(IN_DOCKER.get(lead.platform, lead.platform))
     same = (build for build in rows if build.variant == lead.variant and build.published)
     other = next((f" To get a Dockerfile, use --torch {build.torch}." for build in same), "")

@@ -82,7 +82,8 @@ def _found(change: PackageChange, configured: Index, tool: str) -> Source:
             extra=change.index,
             tag=change.variant,
             note=f"Your index ({host_of(own)}) is still used for all other packages. Your index "
-            f"may not have the {change.variant} builds, so PyTorch's own index is added.",
+            f"may not have the {change.variant} builds, so the command also uses PyTorch's "
+            "own index.",
         )
     urls = [url for url in (configured.url, *configured.extra) if url]
     others = {_variant_of(url) for url in urls} - {None, change.variant}
@@ -200,8 +201,8 @@ def _without_password(found: Source, configured: Index, tool: str) -> Source:
             index, extra = None, index or extra
     elif index is None:
         note = (
-            f"Your index URL ({host_of(found.index)}) contains a secret and is not printed; set "
-            "it in the tool's own configuration."
+            f"Your index URL ({host_of(found.index)}) contains a secret, so it is not printed; "
+            "set the URL in the tool's own configuration."
         )
     else:
         plain = f"The password for {host_of(index)} is not shown: put it in ~/.netrc,"

@@ -238,11 +238,11 @@ def _absent(requirement: str, output: str, abi: str) -> Answer:
     releases = python[1].split("; ") if python else []
     if of_it := [release for release in releases if not pin or release.startswith(f"{pin} ")]:
         return Answer(
-            kind="refused", text=f"{requirement} does not support this Python: {of_it[-1]}"
+            kind="refused", text=f"{requirement} does not support this Python version: {of_it[-1]}"
         )
     if made := _made_for(name, pin, output, abi):
         return Answer(
-            kind="refused", text=f"the available wheels of {requirement} are built for {made}"
+            kind="refused", text=f"the available wheels for {requirement} are built for {made}"
         )
     offered = re.search(r"satisfies the requirement \S.*? \(from versions: (.*)\)", output)
     if offered is None or offered[1] in ("", "none"):

@@ -37,8 +37,8 @@ from cudadoctor.solver.demand import capabilities_of, platform_of
 
 _AS_BEFORE = "The project already gets torch from PyPI, so this build comes from PyPI too."
 _BY_WHEELS = (
-    "It is not known whether conda-forge has a build of torch {torch} for this GPU, so pixi "
-    "installs PyTorch's own wheels."
+    "conda-forge may not have a build of torch {torch} for this GPU, so pixi installs PyTorch's "
+    "own wheels."
 )
 
 
@@ -84,7 +84,10 @@ def _from_pypi(pixi: str, where: Strings, change: PackageChange) -> Written:
 def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> OptStr:
     """Why wheels are taken, None if conda-forge is known to have this torch for these GPUs."""
     if is_foreign(change.index):
-        return "No conda channel has builds for this board, so pixi installs wheels made for it."
+        return (
+            "No conda channel has builds for this board, so pixi installs wheels that are made "
+            "for the board."
+        )
     release, platform = pin_of(sound(change.install)), platform_of(m)
     if not release or platform is None or change.variant is None:
         return None

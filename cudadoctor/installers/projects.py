@@ -74,7 +74,9 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
         tool=tool,
         commands=(_command(m, tool, folder, wanted),),
         edits=(Edit(file=file, what="\n".join(lines(change, wanted, marker))),),
-        manual=None if folder else "Edit the file and run the command in the project folder.",
+        manual=None
+        if folder
+        else "Edit pyproject.toml as shown, and run the command in the project folder.",
         note=joined(why, other),
     )
 

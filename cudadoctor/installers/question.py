@@ -257,7 +257,7 @@ def target_of(m: Machine, *, here: bool) -> Target | str:
         return f"{m.python.implementation} is not CPython"
     tags = tuple(_tags(m))
     if not tags:
-        return f"no wheel platform tag is known for {platform.system} on {platform.machine}"
+        return f"there is no known wheel platform tag for {platform.system} on {platform.machine}"
     threaded = bool(m.python.free_threaded)
     path = m.python.executable if here and not m.redacted else None
     return Target(

@@ -214,7 +214,7 @@ def by_wheels(at: Setting, question: Question) -> Verdict:
     """
     if question.odd:
         return unverified(
-            english("{name} is not a release on a package index", name=question.odd[0])
+            english("{name} does not come from a package index", name=question.odd[0])
         )
     if not question.first and not question.then:
         left = question.left_out

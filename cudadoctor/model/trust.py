@@ -39,12 +39,13 @@ USER = "$USER"
 
 NOT_TAKEN = (
     "The command needs a name, a path or a URL that cudadoctor does not take from a saved "
-    "report; to get the command, run `cudadoctor fix --print` on that machine."
+    "report; to get the command, run `cudadoctor fix --print` on the machine that the report "
+    "describes."
 )
 
 _OWN_INDEX = (
-    "cudadoctor does not take that machine's package index ({host}) from a saved report; if the "
-    "packages must come from that index, add it to the command yourself."
+    "cudadoctor does not use a package index ({host}) from a saved report; if the packages must "
+    "come from that index, add it to the command yourself."
 )
 
 Word = NewType("Word", str)

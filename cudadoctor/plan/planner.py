@@ -43,8 +43,9 @@ Prescribed = list[tuple[str, Remedies]]
 _TORCH_STEPS = ("install-torch", "jetson-torch", "reinstall-torch")
 _PART_OF_TORCH = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _NEEDED = (
-    "There is no known {wanted} wheel for this Python on this system, so the installed torch "
-    "stays. Create a new environment with a Python version for which a wheel exists."
+    "There is no known {wanted} wheel for this Python version on this system, so the installed "
+    "torch is not replaced. Create a new environment with a Python version for which a wheel "
+    "exists."
 )
 
 

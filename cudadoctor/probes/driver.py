@@ -221,7 +221,7 @@ def needs_smi(nvml: Looked) -> bool:
 
 
 def _late(*paths: str) -> Looked:
-    return Looked(gaps=tuple(Gap(fact=path, why="no response in time") for path in paths))
+    return Looked(gaps=tuple(Gap(fact=path, why="did not respond in time") for path in paths))
 
 
 def _merged(parts: list[Looked]) -> Looked:

@@ -168,7 +168,7 @@ def _place_of(segments: list[_Segment], address: int) -> int:
     for segment in segments:
         if segment.kind == _LOAD and 0 <= address - segment.address < segment.size:
             return address - segment.address + segment.offset
-    raise ValueError("its string table is not in any segment")
+    raise ValueError("the ELF string table is not in any segment")
 
 
 def _texts(at: ReadAt, table: int) -> Callable[[OptInt], OptStr]:

@@ -223,7 +223,11 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
 
     python = before.python.executable
     if python is None or before.python.version is None or before.torch.installed is False:
-        why = "torch is not installed" if before.torch.installed is False else "no Python to run"
+        why = (
+            "torch is not installed"
+            if before.torch.installed is False
+            else "no usable Python was found"
+        )
         return Looked(gaps=(Gap(fact="smoke", why=why, asked=False),))
     shown = Shown(progress)
 

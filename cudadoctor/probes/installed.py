@@ -232,7 +232,7 @@ def _note_metadata(
         by, source = dist.installer, f"{dist.entry}/{dist.folder}"
         notes.fact("torch.requires", dist.requires, f"{source}/METADATA")
     else:
-        notes.gap("torch.requires", f"{real.path} has no metadata", asked=False)
+        notes.gap("torch.requires", f"{real.path} has no package metadata", asked=False)
     if by or conda:
         notes.fact("torch.installer", by or "conda", source)
     else:

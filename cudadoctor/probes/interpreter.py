@@ -62,7 +62,7 @@ def read_target(host: Host, chosen: Chosen, timeout_s: float = 10.0) -> Looked:
         note_torch(notes, host, look, look.python.prefix)
         notes.fact("packages", packages(look), f"metadata in {look.python.site_packages}")
     else:
-        why = f"{chosen.executable} stopped before answering: {_how_it_ended(ran)}"
+        why = f"{chosen.executable} stopped early: {_how_it_ended(ran)}"
         notes.gap("torch", why)
         notes.gap("packages", why)
     return notes
@@ -111,14 +111,14 @@ def _note_surroundings(notes: Looked, host: Host, look: InsideLook, python: Pyth
     notes.fact("python.managers", tuple(managers(host, look, python, kind)), "PATH")
     if (project := project_of(host, prefix, kind)) is None:
         notes.gap(
-            "python.project", f"{prefix} does not say which project it belongs to", asked=False
+            "python.project", f"{prefix} does not record which project it belongs to", asked=False
         )
     else:
         notes.section("python", prefix, project=project[0], project_tool=project[1])
     index = read_index(host, prefix, uv_first=kind == "uv" or not look.pip)
     notes.fact("python.index", index, index.origin or "no setting of pip or uv")
     pip = pip_python(host, python.executable)
-    why = "pip on PATH does not say which Python it uses"
+    why = "cannot determine which Python the pip on PATH uses"
     notes.fact("python.pip_python", pip, "pip on PATH", why, asked=False)
     # `python` on PATH, else `python3`.
     found = next(on_path_all(host, ("python", "python3")), "")
@@ -159,7 +159,7 @@ def _note_silence(notes: Looked, host: Host, executable: str, ran: Ran) -> None:
 def _how_it_ended(ran: Ran) -> str:
     """In a few words: not there, no answer in time, killed by a signal, or its last line."""
     if ran.missing:
-        return "the file or the interpreter on its first line does not exist"
+        return "the file, or the interpreter named on its first line, does not exist"
     if ran.why:
         return ran.why
     if ran.signal:

@@ -48,7 +48,10 @@ def read_libraries(  # noqa: PLR0917
     )
     notes.fact("libraries.search", folders, "LD_LIBRARY_PATH")
     if search.too_many:
-        notes.gap("env.LD_LIBRARY_PATH", f"only its first {MOST_FOLDERS} folders were checked")
+        notes.gap(
+            "env.LD_LIBRARY_PATH",
+            f"only the first {MOST_FOLDERS} folders in LD_LIBRARY_PATH were checked",
+        )
     if "musl" in search.interpreter:
         notes.gap("libraries.predicted", "library loading is not checked on musl systems")
     elif torch_dir is None:

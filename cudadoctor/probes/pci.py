@@ -46,7 +46,7 @@ def read_pci(host: Host) -> Looked:
     """All display and compute devices, and how many NVSwitches there are."""
     notes = Looked()
     if host.system != "Linux":
-        notes.gap("pci", "the PCI bus is only read on Linux")
+        notes.gap("pci", "the PCI bus is only checked on Linux")
         return notes
     listing = host.listing(BUS)
     buses = host.listing(BUS_KINDS).names if listing.missing else ()

@@ -22,7 +22,7 @@ from cudadoctor.reports.smi import (
 )
 
 SOURCE = "nvidia-smi"
-NO_START = "it cannot be started"
+NO_START = "the program cannot be started"
 MOST_TEXT = 1 << 18
 """The table of 256 GPUs is a quarter of it, and megabytes of noise take seconds to read."""
 

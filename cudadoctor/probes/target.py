@@ -21,7 +21,7 @@ from cudadoctor.probes import extract
 
 _PYTHON_NAME = re.compile(r"(?i)(python|pypy|graalpy)[\w.-]*$")
 _VERSION = re.compile(r"\d+\.\d+t?$")
-_NONE_IN_FOLDER = "that folder has no Python (no bin/python)"
+_NONE_IN_FOLDER = "the folder contains no Python (no bin/python)"
 _INSIDE = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe", "python", "python3")
 
 
@@ -86,7 +86,9 @@ def choose(host: Host, python: OptStr = None, own: str = sys.executable) -> Chos
 def named(host: Host, python: str) -> str:
     """The interpreter that the text of --python names: a program, a folder, a name on PATH."""
     if not python.strip():
-        raise UsageError("--python is empty; specify a Python executable or an environment folder.")
+        raise UsageError(
+            "--python has no value; specify a Python executable or an environment folder."
+        )
     home = home_of(host) if python == "~" or python.startswith(("~/", "~\\")) else None
     path = absolute(host, home + python[1:] if home else python)
     is_name = os.sep not in python and "/" not in python and python not in (".", "..", "~")
@@ -167,8 +169,8 @@ def _beside_on_path(host: Host) -> list[str]:
     if not stat.exists or stat.is_dir:
         return []
     return [
-        f"PATH points to {found} in the current folder, which is never run; to use it, specify "
-        "it with --python"
+        f"PATH points to {found} in the current folder, and cudadoctor never runs programs from "
+        "the current folder; to use this Python, specify it with --python"
     ]
 
 

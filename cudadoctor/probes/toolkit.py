@@ -72,7 +72,9 @@ def read_toolkits(  # noqa: PLR0917
     notes.fact("build.toolkits", toolkits, "CUDA_HOME, PATH and the usual folders")
     for index, toolkit in enumerate(toolkits):
         if toolkit.cuda is None:
-            reason = why.get(toolkit.path, "none of the toolkit's files shows its CUDA version")
+            reason = why.get(
+                toolkit.path, "none of the files in the CUDA toolkit shows the toolkit's version"
+            )
             notes.gap(f"build.toolkits.{index}.cuda", reason)
     _note_used(notes, host, env)
     note_compiler(notes, host, env, fast)
@@ -149,7 +151,7 @@ def _version(host: Host, path: str, nvcc: OptStr, fast: bool, why: dict[str, str
     ran = host.run(nvcc, "--version", timeout_s=NVCC_S)
     release = parse_nvcc(ran.stdout)
     if release is None:
-        why[path] = ran.why or f"{nvcc} --version: no release in its output"
+        why[path] = ran.why or f"the output of {nvcc} --version contains no version number"
     return release or _written_version(host, path)
 
 
@@ -255,7 +257,7 @@ def note_compiler(notes: Looked, host: Host, env: Environment, fast: bool) -> No
     name = name or family(real) or family(path)
     notes.fact("build.compiler.name", name)
     why = (
-        "the compiler version is only checked without --fast"
+        "the compiler version is not checked with --fast"
         if fast
         else f"{path} did not report its version"
     )

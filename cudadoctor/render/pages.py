@@ -27,9 +27,9 @@ Fix: use a torch release without the bug. If there is none, report the bug to Py
 program that reproduces it and the output of `python -m torch.utils.collect_env`.""",
     "torch-index-wrong": """\
 Each index on download.pytorch.org contains the builds for one CUDA version, such as cu126, and not
-every release was built for every CUDA version. If the index does not have your release, pip finds
-no matching version or lists only versions that you did not request. An index table of uv or Poetry
-can also point to the wrong index.
+every torch release was built for every CUDA version. If the index does not have your release, pip
+finds no matching version or lists only versions that you did not request. An index entry in the uv
+or Poetry configuration can also point to the wrong index.
 
 Check by hand: open https://download.pytorch.org/whl/torch/ and look for a file name that contains
 your release, your CUDA version (cu126) and your Python version (cp312).
@@ -94,7 +94,7 @@ cpu-bound.
 Fix: use more workers, pin_memory=True and persistent_workers=True, decode the data ahead of time,
 or move the augmentation to the GPU.""",
     "cpu-bound": """\
-The CPU prepares and launches the GPU's work more slowly than the GPU runs it. Typical reasons are
+The CPU prepares and launches the GPU's work more slowly than the GPU runs it. Common causes are
 many small kernels, a lot of Python code per step, or too many threads per process. One CPU core is
 at 100%, and the GPU waits.
 

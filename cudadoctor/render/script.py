@@ -85,7 +85,9 @@ class _Script:
                 yield comment(command_line(command, self.machine), 3)
             yield "exit 1"
         elif diagnosis.primary is not None:
-            text = say("No fix is known for {cause}. For details, run: cudadoctor explain {cause}")
+            text = say(
+                "There is no known fix for {cause}. For details, run: cudadoctor explain {cause}"
+            )
             yield from _text(text.format(cause=diagnosis.primary))
             yield "exit 1"
         else:
@@ -163,7 +165,10 @@ class _Script:
     def _run(self, step: Step) -> Iterator[str]:
         if step.variables:
             yield from _text(
-                self.say("Also run this in your own shell; a script cannot set variables there:"), 3
+                self.say(
+                    "Also run this in your shell; a script cannot set your shell's variables:"
+                ),
+                3,
             )
         for name, value in step.variables.items():
             yield self.words.variable(name, value)

@@ -80,7 +80,7 @@ class Shell(ABC):
 
     def choice_of_python(self) -> Strings:
         """Lines that set the variable of the interpreter, unless the reader has."""
-        needed = f"The Python to repair. If it is not {self.usual}, set PYTHON first."
+        needed = f"The Python to repair. To repair one other than {self.usual}, set PYTHON first."
         return (comment(needed), self.python_default)
 
     def newlines(self, body: str) -> Strings:  # noqa: ARG002 - most shells need none

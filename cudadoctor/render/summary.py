@@ -637,7 +637,9 @@ def stage_lines(machine: Machine, say: Language) -> list[str]:
     if run.ended:
         lines.append(say("The training step ended early: {why}", why=say.spoken(run.ended)))
     if run.device == "cpu" and not bad:
-        lines.append(say("On the CPU, this shows that torch works, not that a GPU does."))
+        lines.append(
+            say("On the CPU, the training step shows that torch works but does not test a GPU.")
+        )
     return list(map(inert, lines))
 
 

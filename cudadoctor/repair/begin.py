@@ -320,8 +320,8 @@ def shared(machine: Machine, place: Place) -> OptStr:
     if place.made or (kind == "system" and image):
         return None
     template = {
-        "conda-base": "{python} belongs to conda's base environment, which conda itself needs. "
-        "Create your own with cudadoctor setup DIR, or add --allow-shared",
+        "conda-base": "{python} belongs to conda's base environment, which conda itself needs. Create your "
+        "own environment with cudadoctor setup DIR, or add --allow-shared",
         "system": "{python} belongs to the system, and other programs use it. Create your own "
         "environment with cudadoctor setup DIR, or add --allow-shared",
         "pipx": "{python} belongs to a program installed with pipx; reinstall that program "
@@ -393,8 +393,8 @@ def leads_out(place: Place, site_packages: OptStr) -> OptStr:
             real = realpath(path)
             if not _is_recorded(place, real):
                 return say(
-                    "{path} links to {real}, outside this environment, so it could not be "
-                    "restored; create a new environment with cudadoctor setup DIR",
+                    "{path} links to {real}, outside this environment, so a fix there could not "
+                    "be undone; create a new environment with cudadoctor setup DIR",
                     path=path,
                     real=real,
                 )
@@ -528,7 +528,7 @@ def dry_run(
             if found.resolves is False:
                 return spoken(found.why), 0
             if found.resolves is None:
-                tell(say("{why}; continuing, since the fix can be undone", why=spoken(found.why)))
+                tell(say("{why}; continuing because the fix can be undone", why=spoken(found.why)))
             size += download_of(found, change, installed(machine))
     finally:
         local.close_host()

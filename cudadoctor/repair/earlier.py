@@ -59,7 +59,7 @@ def act(
     word = "undo" if options.undo else "resume" if options.resume else "forget"
     if prefix is None:
         place = options.python or say("this environment")
-        why = say("no fix was applied to {place}", place=place)
+        why = say("no fix has been applied to {place}", place=place)
         return Outcome(kind="nothing", code=0, why=say(_NOTHING[word], why=why))
     journal = Journal(prefix)
     try:
@@ -92,7 +92,7 @@ def act(
 def _last_end(stories: tuple[Story, ...]) -> str:
     """How the last repair ended, if none is left to act upon."""
     if not stories:
-        return say("no fix was applied to {place}", place=say("this environment"))
+        return say("no fix has been applied to {place}", place=say("this environment"))
     last = stories[-1].records[-1]
     if isinstance(last, Forgotten):
         return say("the files saved by the last fix were deleted")

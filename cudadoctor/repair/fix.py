@@ -33,7 +33,7 @@ from cudadoctor.repair.words import Outcome, unchanged
 def fix(options: Options) -> int:
     """Apply, resume, undo or forget a repair. 0 cured or nothing to do, 1 not cured."""
     if options.saved:
-        refuse("a fix cannot be applied to a saved report; add --print to print it")
+        refuse("a fix cannot be applied to a saved report; add --print to print the fix")
     if options.manager and BY_NAME[options.manager].new is None:
         refuse("fixes for --with {tool} can only be printed; add --print", tool=options.manager)
     with Waiting(lead="") as waiting:
@@ -53,7 +53,7 @@ def fix(options: Options) -> int:
 
 _LIMITS = (
     "Undoing the fix restores only this Python's library folder and scripts; files that packages "
-    "install elsewhere (in share/ or etc/) stay."
+    "installed elsewhere (in share/ or etc/) are left in place."
 )
 
 
@@ -103,7 +103,7 @@ class _Fix(Struct):
         if why:
             return unchanged(why)
         if names := ignored_variables(os.environ):
-            template = "Ignoring these variables, so that only this environment changes: {names}"
+            template = "Ignoring these variables so that only this environment is changed: {names}"
             tell(say(template, names=", ".join(names)))
         if sentence := begin.elsewhere_by_configuration(tasks):
             return unchanged(sentence)

@@ -244,12 +244,18 @@ def _record(number: int, line: bytes) -> Record:
         later = not isinstance(schema, int) or schema > SCHEMA
         record: Record | None = None if later else msgspec.convert(found, Record)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        why = say("line {number} cannot be read ({error})", number=number, error=error)
+        why = say(
+            "line {number} of the fix journal cannot be read ({error})", number=number, error=error
+        )
         raise JournalError(why) from error
     if record is None:
-        raise JournalError(say("it was written by a newer version of cudadoctor; use that version"))
+        raise JournalError(
+            say("the fix journal was written by a newer version of cudadoctor; use that version")
+        )
     if not re.fullmatch(r"[0-9a-z]{1,40}", record.id):  # it becomes the name of a folder
-        raise JournalError(say("line {number} has no valid fix ID", number=number))
+        raise JournalError(
+            say("line {number} of the fix journal has no valid fix ID", number=number)
+        )
     return record
 
 
@@ -454,23 +460,26 @@ def _moved(begun: Begun, recorded: str, prefix: str) -> Begun:
 
 
 def _outside(path: str) -> JournalError:
-    template = "it refers to {path}, which is not part of this environment"
+    template = "the fix journal refers to {path}, which is not part of this environment"
     return JournalError(say(template, path=path))
 
 
 def demand_own(folder: str) -> None:
     """Raise JournalError where others can have planted something in the journal's folder."""
     if stat.S_ISLNK(os.lstat(folder).st_mode):
-        raise JournalError(say("it is a symbolic link to another location; remove it"))
+        raise JournalError(
+            say("the journal folder is a symbolic link to another location; remove that link")
+        )
     if os.name != "posix":
         return
     own = os.geteuid()
     if os.lstat(folder).st_uid != own:
-        raise JournalError(say("it belongs to another user; run this as its owner"))
+        raise JournalError(say("the journal folder belongs to another user; run this as its owner"))
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != own:
                 template = (
-                    "its entry {name} is a link or belongs to another user; remove that entry"
+                    "{name} in the journal folder is a link or belongs to another user; "
+                    "remove that entry"
                 )
                 raise JournalError(say(template, name=entry.name))

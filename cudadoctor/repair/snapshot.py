@@ -99,9 +99,9 @@ def _demand_sound(entries: Iterable[Entry]) -> None:
         path, above = entry.path, entry.path.rpartition("/")[0]
         of_windows = os.sep != "/" and {"\\", ":"} & set(path)
         if entry.root < 0 or {"", ".", ".."} & set(path.split("/")) or of_windows:
-            raise ValueError(f"an entry points outside its folder: {path!r}")
+            raise ValueError(f"a snapshot entry points outside the folder it belongs to: {path!r}")
         if above and (entry.root, above) not in folders:
-            raise ValueError(f"an entry passes through something that is not a folder: {path!r}")
+            raise ValueError(f"part of the path of a snapshot entry is not a folder: {path!r}")
         if entry.kind == "folder":
             folders.add(entry.key)
 
@@ -258,7 +258,7 @@ class Snapshot:
             entries = self.entries()
             roots = {entry.root for entry in entries}
             if max(roots, default=-1) >= len(self.roots):
-                raise ManifestError(say("the list of saved files belongs to another fix"))
+                raise ManifestError(say("the list of saved files belongs to a different fix"))
             for number in roots:  # even those may be gone
                 os.makedirs(self.roots[number].path, exist_ok=True)
             brought = sum(map(self._brought, entries))

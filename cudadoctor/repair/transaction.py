@@ -183,7 +183,7 @@ class Transaction:
         broken = after.verdict == "broken"
         template = "Fixed: {why}."
         if broken:
-            template = "Partly fixed: {why}. Still broken: {causes}."
+            template = "Partly fixed: {why}. Still reported: {causes}."
         return self.outcome(
             "kept",
             int(broken),
@@ -250,7 +250,7 @@ class Transaction:
         name = argv[0] if code is None else f"{' '.join(argv[:4])} ..."
         template = "`{command}` failed with exit code {code}"
         if code is None:
-            template = "`{command}` printed nothing for half an hour and was stopped"
+            template = "`{command}` printed nothing for 30 minutes and was stopped"
         elif code < 0:
             template, code = "`{command}` was killed by signal {code}", -code
         raise Failed(say(template, command=name, code=code), tuple(command.lines)[-SHOWN_LINES:])

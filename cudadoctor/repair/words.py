@@ -81,7 +81,7 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, layout: Layout) ->
         )
 
 
-_SHELL = "Run this in your own shell; cudadoctor cannot set variables there:"
+_SHELL = "Run this in your shell; cudadoctor cannot set your shell's variables:"
 _PROMISE = (
     "cudadoctor saves the environment first and restores everything if a step fails or "
     "nothing improves."
@@ -93,8 +93,8 @@ LEFT = {
     "windows": "Run these steps in Windows:",
     "admin": "Only an administrator can do this:",
     "hand": "Do this by hand:",
-    "more": "This affects more than the environment, so run it yourself:",
-    "unresolved": "These packages cannot be installed together, so this step is left out:",
+    "more": "This affects more than this Python environment, so run it yourself:",
+    "unresolved": "These packages cannot be installed together, so this step is skipped:",
     "other": "This step is for a different environment, so run it yourself:",
 }
 """Why a step is left -> what stands above it."""
@@ -139,14 +139,14 @@ def what_remains(judged: Judged, chosen: Chosen) -> str:
     """Why nothing is applied where something is wrong."""
     diagnosis = judged.diagnosis
     if chosen.shell or chosen.left:
-        return say("Nothing was changed. After these steps, run: cudadoctor check")
+        return say("Nothing was changed. After completing the steps above, run: cudadoctor check")
     if diagnosis.verdict == "undecided":
         return say(
             "Nothing was changed: there is not enough information. For details, run: cudadoctor "
             "check"
         )
     return say(
-        "Nothing was changed: no fix is known. For details, run: cudadoctor explain {cause}",
+        "Nothing was changed: there is no known fix. For details, run: cudadoctor explain {cause}",
         cause=diagnosis.primary or "unknown",
     )
 
@@ -223,7 +223,7 @@ def lost(packages: Strings, paths: int, folder: str) -> str:
     if about:
         changed += say(" (packages: {names})", names=inert(about))
     kept = say(
-        "Undoing the fix removes packages installed since then and moves your own files to "
+        "Undoing the fix removes packages installed since the fix and moves your own files to "
         "{folder}.",
         folder=folder,
     )

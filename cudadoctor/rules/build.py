@@ -47,8 +47,8 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
     Check by hand: run `python -m pip show torch` with the same Python that runs your program. An
     empty folder named torch does not count as an installation.
 
-    Look-alikes: if the pip of another Python installed torch, the cause is wrong-interpreter. If
-    one of your own files is named torch, the cause is torch-duplicate. If pip finds no wheel for
+    Look-alikes: if torch was installed with another Python's pip, the cause is wrong-interpreter.
+    If one of your own files is named torch, the cause is torch-duplicate. If pip finds no wheel for
     this Python, the cause is torch-python-unsupported.
 
     Fix: install the torch build that works with your driver and GPU. Use `python -m pip install`
@@ -75,14 +75,14 @@ def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     You get a CPU build from PyPI on Windows and macOS, from PyPI on ARM up to torch 2.10, from the
     index `/whl/cpu`, from a conda solver that detected no GPU, or from a package that reinstalled
     torch as a dependency. Check by hand: `python -c "import torch; print(torch.version.cuda)"`
-    prints None. On a machine without an NVIDIA GPU, a CPU build is correct and is not reported. It
-    is not reported either if no current build supports the GPU.
+    prints None. cudadoctor does not report a CPU build on a machine without an NVIDIA GPU, where a
+    CPU build is correct, or on a machine whose GPU no current build supports.
 
     Look-alikes: if torch.version.cuda has a value but CUDA is still not available, the cause is
     the driver, a container or an environment variable.
 
-    Fix: install the CUDA build for your driver and GPU from the matching PyTorch index. A CUDA
-    toolkit or another driver does not help.
+    Fix: install the CUDA build for your driver and GPU from the matching PyTorch index. Installing
+    a CUDA toolkit or a different driver does not help.
     """
     if m.torch.installed is False or need(m.torch.build, "torch.build") != "cpu":
         return None
@@ -160,8 +160,8 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     A ROCm build runs on AMD GPUs, an XPU build on Intel GPUs, and a CUDA build on NVIDIA GPUs. If
     the CPU has integrated AMD graphics, this finding is likely rather than certain.
 
-    Look-alikes: if there is no GPU from another vendor either, the cause is gpu-not-detected. If
-    torch is a CPU build, the cause is torch-cpu-build.
+    Look-alikes: if this machine has no GPU from another vendor either, the cause is
+    gpu-not-detected. If torch is a CPU build, the cause is torch-cpu-build.
 
     Fix: install the torch build for the installed GPU from the matching PyTorch index.
     """
@@ -202,18 +202,18 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
     """Your {gpu} is {sm}; this build contains only {archs}. Kernels fail with "no kernel image is
     available for execution on the device".
 
-    Code compiled for one GPU generation runs on the same generation with an equal or higher minor
-    number: sm_86 code runs on 8.6 and 8.9, and sm_120 code runs on 12.0 and 12.1.
-    torch.cuda.is_available() is True even if the build does not support the GPU. Check by hand:
-    compare `torch.cuda.get_arch_list()` with `torch.cuda.get_device_capability()`.
+    Code compiled for one compute capability also runs on GPUs with the same major version and the
+    same or a higher minor version: sm_86 code runs on 8.6 and 8.9, and sm_120 code runs on 12.0 and
+    12.1. torch.cuda.is_available() is True even if the build does not support the GPU. Check by
+    hand: compare `torch.cuda.get_arch_list()` with `torch.cuda.get_device_capability()`.
 
     If the build contains PTX (compute_90) and the driver is new enough, the driver compiles the
     PTX for a newer GPU. torch then starts slowly and its libraries may lack kernels, so the
     finding is a warning.
 
-    Fix: install a build with code for the GPU. Blackwell needs a build for CUDA 12.8 or newer. A
-    newer driver, a CUDA toolkit or TORCH_CUDA_ARCH_LIST does not help, because none of them
-    changes a prebuilt wheel.
+    Fix: install a build with code for the GPU. Blackwell needs a build for CUDA 12.8 or newer.
+    Installing a newer driver or a CUDA toolkit, or setting TORCH_CUDA_ARCH_LIST, does not help,
+    because none of these changes a prebuilt wheel.
     """
     return _unserved(m, kb, newer=True)
 
@@ -256,7 +256,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
     worst = (unserved or slow)[0]
     unpublished, proven = kb.known_bad_arch(worst.capability), error_with(m, *NO_IMAGE)
     if unserved and unpublished and not proven:
-        why = f"compute capability {worst.capability} is newer than cudadoctor's tables"
+        why = f"compute capability {worst.capability} is newer than any in cudadoctor's tables"
         raise NotKnown(f"{worst.path}.capability", why)
     others = "native" in ways.values()
     # Newer than every published build: PTX is how such a GPU is meant to be served.
@@ -383,8 +383,8 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if no Python version on this system would work, the cause is platform-unsupported.
     If another index has the wheel, the cause is torch-index-wrong.
 
-    Fix: create an environment with a Python version that has wheels. It is not worth building
-    torch from source for a different Python version. Leave the system's own Python as it is.
+    Fix: create an environment with a Python version that has wheels. Building torch from source for
+    a different Python version is not worth the effort. Do not replace the system's own Python.
     """
     ancient = _is_ancient(m, kb)
     if not ancient and need(m.torch.installed, "torch.installed"):

@@ -219,9 +219,9 @@ def _without_release(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
         return install_packages("rebuild-extension", title, f"{name}=={version}", remove=(name,))
     title = f"Remove {name}: there is no known wheel for torch {torch.public}"
     text = (
-        f"To build {name} for torch {torch.public}, follow its own instructions, with "
-        "--no-build-isolation --no-cache-dir. The build needs an nvcc with the same CUDA major "
-        "version as torch."
+        f"To build {name} for torch {torch.public}, follow the package's build instructions and "
+        "add --no-build-isolation --no-cache-dir. The build needs an nvcc with the same CUDA "
+        "major version as torch."
     )
     away = install_packages("remove-extension", title, remove=(name,))
     back = _torch_it_was_built_for(m, kb, package)

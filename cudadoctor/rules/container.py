@@ -237,7 +237,7 @@ def with_compute(m: Machine) -> Remedies:
 @rule("container-gpu-lost", title="The container lost its GPU while it was running")
 def container_gpu_lost(m: Machine) -> Answer:
     """The device nodes exist, but the container's cgroup device rules deny access to them. Running
-    `systemctl daemon-reload` on the host does this to running containers.
+    `systemctl daemon-reload` on the host causes this in running containers.
 
     nvidia-smi reports "Failed to initialize NVML: Unknown Error", and opening a device node fails
     with "Operation not permitted" (EPERM). A new container on the same host works.

@@ -157,7 +157,7 @@ _NO_DATA = {
     "python": "no data about Python",
     "platform": "no data about the system",
     "limits": "no data about limits and memory",
-    "env": "no environment variables given",
+    "env": "no data about environment variables",
     "smoke": "the training step was not run",
 }
 """What is said of a fact that nobody gave a reason for, by the beginning of its path."""

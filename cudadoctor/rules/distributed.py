@@ -43,13 +43,13 @@ _PORTS = 1 << 16
     severity=WARNING,
 )
 def more_ranks_than_gpus(m: Machine) -> Answer:
-    """Each process uses the GPU whose index equals its LOCAL_RANK; both start at 0. Start one
-    process per visible GPU.
+    """Each process uses the GPU whose index equals its LOCAL_RANK; GPU indexes and local ranks both
+    start at 0. Start one process per visible GPU.
 
     torch.cuda.set_device fails with "invalid device ordinal" (CUDA error 101). To check by hand:
     run `nvidia-smi -L` and `echo "$CUDA_VISIBLE_DEVICES"`.
 
-    Look-alikes: if there are enough GPUs for all processes but the processes all use one GPU, the
+    Look-alikes: if there are enough GPUs for all processes but every process uses the same GPU, the
     cause is ddp-rank-device. Some launchers make only one GPU visible to each process; every
     process must then use cuda:0.
 
@@ -121,10 +121,10 @@ def launcher_variables(m: Machine) -> Answer:
     earlier job.
 
     With init_method="env://", torch.distributed reads RANK, WORLD_SIZE, MASTER_ADDR and
-    MASTER_PORT, and many programs use it as soon as RANK and WORLD_SIZE are set. If one of the
-    variables is missing, the program stops with "environment variable ... expected, but not set".
-    If one of them is wrong, the program waits for processes that never start. To check by hand:
-    run `env | grep -E "RANK|WORLD_SIZE|MASTER_"`.
+    MASTER_PORT, and many programs initialize torch.distributed as soon as RANK and WORLD_SIZE are
+    set. If one of the variables is missing, the program stops with "environment variable ...
+    expected, but not set". If one of the variables is wrong, the program waits for processes that
+    never start. To check by hand: run `env | grep -E "RANK|WORLD_SIZE|MASTER_"`.
 
     Fix: unset RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and let torchrun, mpirun
     or the job script set them for each process.
@@ -138,10 +138,10 @@ def launcher_variables(m: Machine) -> Answer:
     ]
     launched = by_hand(
         "launch-ranks",
-        "Let torchrun set these variables",
-        "Start your script with `torchrun` instead of python; it sets all of these variables "
-        "together. In a job script, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every "
-        "process.",
+        "Let torchrun set RANK, WORLD_SIZE and related variables",
+        "Start your script with `torchrun` instead of python; torchrun sets RANK, WORLD_SIZE and "
+        "the related variables for every process. In a job script, set RANK, WORLD_SIZE, "
+        "MASTER_ADDR and MASTER_PORT for every process.",
     )
     return replace(found, remedies=(unset_variables(m, *names) if names else ()) + launched)
 
@@ -179,8 +179,8 @@ def _ill_set(env: dict[str, str]) -> Answer:
         evidence=("env.RANK", "env.WORLD_SIZE"),
         values={"missing": missing},
         title="RANK and WORLD_SIZE are set, but not {missing}",
-        why='torch.distributed needs all of these variables. It stops with "environment variable '
-        'expected, but not set".',
+        why='torch.distributed needs all of these variables and stops with "environment variable '
+        'expected, but not set" if one is missing.',
         sure=False,
     )
 
@@ -195,9 +195,8 @@ def network_interface(m: Machine) -> Answer:
     machine has these interfaces: {present}.
 
     NCCL stops with "Bootstrap : no socket interface found", even between the GPUs of a single
-    machine. To check by hand: run `ip -brief link`. The value was often copied from a job script
-    of another cluster, or passed into a container whose interfaces have different names than the
-    host's.
+    machine. To check by hand: run `ip -brief link`. The value is often copied from another
+    cluster's job script, or passed into a container whose interface names differ from the host's.
 
     NCCL takes a comma-separated list of interface name prefixes: a leading = requires the full
     name, and a leading ^ excludes names. Gloo needs full names.
@@ -261,10 +260,10 @@ _NEAR = ("internal", "switch", "switches", "bridge")
 """Both below one root of the PCI tree: data center GPUs reach each other there."""
 _BY_THE_BOARD = ("chipset", "topology", "disabled", "unsupported")
 _WORDS = {
-    "chipset": "the motherboard's chipset does not support it",
-    "gpu": "these GPUs do not support it",
-    "topology": "the PCIe path between them does not support it",
-    "disabled": "a driver setting disables it",
+    "chipset": "the motherboard's chipset does not support P2P",
+    "gpu": "these GPUs do not support P2P",
+    "topology": "the PCIe path between the GPUs does not support P2P",
+    "disabled": "a driver setting disables P2P",
     "unsupported": "it is not supported",
     "unknown": "the driver gives no reason",
 }
@@ -288,7 +287,7 @@ _NCCL = re.compile(
     essential=False,
 )
 def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
-    """Copies between these GPUs go through host memory. This is slower, but NCCL handles it
+    """Copies between these GPUs go through host memory. This path is slower, but NCCL uses it
     automatically.
 
     GeForce cards from the RTX 40 series on do not support P2P by design, and neither do pairs of
@@ -299,8 +298,8 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
 
     To check by hand: `nvidia-smi topo -p2p r` shows the P2P status of all GPU pairs.
 
-    Look-alikes: if the driver offers P2P but it does not work, see nccl-p2p-broken. If the driver
-    does not offer P2P, NCCL_P2P_DISABLE=1 has no effect.
+    Look-alikes: if the driver offers P2P but P2P transfers do not work, see nccl-p2p-broken. If the
+    driver does not offer P2P, NCCL_P2P_DISABLE=1 has no effect.
 
     Fix: for GeForce cards and pairs of different models, there is nothing to fix. For data center
     GPUs, look for NVreg_RegistryDwords in /etc/modprobe.d, then check ACS in the firmware
@@ -344,8 +343,8 @@ def _ought_to_work(pair: GpuPair, m: Machine, kb: Knowledge) -> bool:
     title="P2P transfers between the GPUs fail: the ranks {what}",
 )
 def nccl_p2p_broken(m: Machine) -> Answer:
-    """{between}, and data from one GPU does not reach the other. NCCL_P2P_DISABLE=1 routes it
-    through host memory, which is slower but correct.
+    """{between}, and data from one GPU does not reach the other. Set NCCL_P2P_DISABLE=1 to route
+    the data through host memory, which is slower but correct.
 
     The first all-reduce hangs with every GPU at 100%, or its sums are wrong. To check by hand, run
     the same program with NCCL_P2P_DISABLE=1: if the program then works, P2P is broken.
@@ -353,10 +352,10 @@ def nccl_p2p_broken(m: Machine) -> Answer:
     An IOMMU that translates addresses, or ACS on the PCIe bridges, routes data from one GPU to
     another through the root of the PCIe tree, where the data may be lost.
 
-    Look-alikes: if the driver offers no P2P for two GPUs, the cause is p2p-not-possible, and NCCL
-    does not use P2P between them.
+    Look-alikes: if the driver does not offer P2P between two GPUs, the cause is p2p-not-possible,
+    and NCCL does not use P2P between them.
 
-    Fix: NCCL_P2P_DISABLE=1 is the immediate fix. For a permanent fix, put the IOMMU into
+    Fix: for an immediate fix, set NCCL_P2P_DISABLE=1. For a permanent fix, put the IOMMU into
     passthrough mode (`iommu=pt` on the kernel command line), or turn ACS off in the firmware if no
     virtual machine needs it.
     """
@@ -429,7 +428,9 @@ def nccl_other(m: Machine) -> Answer:
                 values={"words": words[0].strip().splitlines()[0][:120]},
                 sure=False,
                 remedies=set_variables(
-                    "nccl-debug", "Run again with NCCL logging enabled", {"NCCL_DEBUG": "WARN"}
+                    "nccl-debug",
+                    "Run the program again with NCCL logging enabled",
+                    {"NCCL_DEBUG": "WARN"},
                 ),
             )
     return None
@@ -443,7 +444,7 @@ def nccl_other(m: Machine) -> Answer:
 )
 def gpu_topology(m: Machine) -> Answer:
     """Data between these GPUs crosses the link between the CPUs, the slowest path in the machine.
-    All dual-CPU boards are built this way; it is not a fault.
+    All dual-CPU boards are built this way; this is not a fault.
 
     GPU pairs connected by NVLink are not reported.
 

@@ -111,9 +111,9 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     finds no module. The open-source driver nouveau may be in use; it can drive a display, but CUDA
     does not run on it.
 
-    Look-alikes: if the driver is on the disk but its kernel module is not loaded, the cause is
-    driver-not-loaded. A container uses the driver of its host, WSL uses the Windows driver, and on
-    a Jetson the driver is part of L4T, so no driver package is installed there.
+    Look-alikes: if the driver is installed but its kernel module is not loaded, the cause is
+    driver-not-loaded. A container uses the host's driver, WSL uses the Windows driver, and on a
+    Jetson the driver is part of L4T, so these environments have no driver package of their own.
 
     Fix: install your distribution's driver package, in a branch that supports the GPU. torch does
     not need the CUDA toolkit. Do not combine NVIDIA's .run installer with driver packages.
@@ -139,9 +139,9 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
 def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     """Without its kernel module, neither nvidia-smi nor CUDA can reach the GPU.
 
-    nvidia-smi says that it "has failed because it couldn't communicate with the NVIDIA driver",
-    and NVML returns "Driver Not Loaded" (error 9). To check by hand: `lsmod | grep nvidia` prints
-    nothing, and `sudo modprobe nvidia` prints the reason.
+    nvidia-smi says that it "has failed because it couldn't communicate with the NVIDIA driver", and
+    NVML returns "Driver Not Loaded" (error 9). To check by hand: `lsmod | grep nvidia` prints
+    nothing, and `sudo modprobe nvidia` shows why the module does not load.
 
     There are four usual reasons: no module was built for the running kernel (after a kernel
     update), Secure Boot rejected the module's signature, nouveau claimed the GPU first, or a file
@@ -251,7 +251,7 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
 
 @rule(
     "driver-not-loaded",
-    title="The host of this container has no NVIDIA driver loaded",
+    title="The container's host has no NVIDIA driver loaded",
 )
 def host_driver_not_loaded(m: Machine) -> Answer:
     """The host has an NVIDIA GPU on its PCI bus, but its kernel has no NVIDIA driver loaded.
@@ -289,8 +289,8 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Answer:
     either, a restart does not help; install all driver packages at the same version. In a
     container, the libraries may come from the image instead of the host.
 
-    Look-alikes: if nvidia-smi works and only CUDA fails, the cause is cuda-compat-conflict. In
-    WSL, the module and library versions always differ, and nothing is wrong.
+    Look-alikes: if nvidia-smi works and only CUDA fails, the cause is cuda-compat-conflict. In WSL,
+    the module and library versions always differ, which is normal.
 
     Fix: restart the machine, or reload the module while nothing is using the GPU. Removing
     packages does not help.
@@ -312,11 +312,11 @@ def driver_library_mismatch(m: Machine, kb: Knowledge) -> Answer:
             "library": library or "(unknown)",
         },
         title=None if differ else "Driver/library version mismatch (NVML error 18)",
-        why="The kernel module is the host's, but this container's libraries are a different "
-        "version. The container must use the host's libraries."
+        why="The kernel module comes from the host, but this container's libraries are a "
+        "different version. The container must use the host's libraries."
         if m.container.kind
-        else "The module on disk does not match the installed libraries either, so a restart will "
-        "not help."
+        else "The kernel module on disk is also a different version than the installed libraries, "
+        "so a restart will not help."
         if mixed
         else None,
         sure=code == MISMATCH,
@@ -343,7 +343,7 @@ def _one_version_again(m: Machine) -> Remedies:
 
 @rule(
     "driver-too-old",
-    title="The NVIDIA driver ({driver}) is too old for torch built with CUDA {cuda}",
+    title="The NVIDIA driver ({driver}) is too old for a torch built with CUDA {cuda}",
 )
 def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     """CUDA {major} needs driver {floor} or newer.
@@ -469,7 +469,7 @@ def each_once(*remedies: Remedy) -> Remedies:
 
 @rule(
     "driver-userspace-missing",
-    title="libcuda.so.1 of driver {driver} is missing",
+    title="libcuda.so.1 for driver {driver} is missing",
 )
 def driver_userspace_missing(m: Machine) -> Answer:
     """The driver's kernel module is loaded, but its CUDA library is not installed.

@@ -67,14 +67,14 @@ def gpu_not_detected(m: Machine) -> Answer:
     `torch.cuda.is_available()` is False, and `lspci | grep -i nvidia` prints nothing. No driver or
     torch build can make a missing GPU appear.
 
-    Look-alikes: if the PCI bus shows a GPU, the cause is driver-not-installed or
-    driver-not-loaded. In a container, which sees the PCI bus of its host, the cause is
-    container-no-gpu. If the GPU was there earlier and has disappeared, the cause is gpu-lost.
+    Look-alikes: if the PCI bus shows a GPU, the cause is driver-not-installed or driver-not-loaded.
+    In a container, which sees the host's PCI bus, the cause is container-no-gpu. If the GPU was
+    visible earlier and has disappeared, the cause is gpu-lost.
 
     Fix: in the cloud or in a virtual machine, choose an instance with an NVIDIA GPU or pass a GPU
     through. On a laptop, hybrid graphics may have turned the GPU off (on Ubuntu, check with
-    `prime-select query`). On your own computer, check the slot, the power cables and the BIOS. If
-    torch is a CPU build or was built for another vendor's GPU, nothing is wrong and this finding
+    `prime-select query`). On your own computer, check the PCIe slot, the power cables and the BIOS.
+    If torch is a CPU build or was built for another vendor's GPU, nothing is wrong and this finding
     is for information only.
     """
     present = gpu_present(m)
@@ -87,7 +87,7 @@ def gpu_not_detected(m: Machine) -> Answer:
     fine, mac = cpu_on_purpose(m), m.platform.system == "Darwin"
     if not fine and m.torch.installed is not False and (m.look != "report" or m.pci or mac):
         need(m.torch.build, "torch.build")
-    why = "torch can only use the CPU here." if m.torch.installed is False else None
+    why = "torch can use only the CPU on this system." if m.torch.installed is False else None
     if m.driver.blacklisted_by and switch_graphics(m):
         why = "This laptop's graphics setting turns the NVIDIA GPU off to save power."
     looked = m.pci is not None
@@ -206,7 +206,10 @@ def _beside_another(
     if not live or not ways:
         return ways
     name = (live[0].name or "other GPU").removeprefix("NVIDIA ")
-    said = f"PyTorch already works on the {name}. Change the driver only if you need both GPUs."
+    said = (
+        f"PyTorch already works on the {name}. Change the driver only if you also need the other "
+        "GPU."
+    )
     missed = {model.capability for device in silent for model in kb.gpus_by_pci(device.device_id)}
     if archs and missed and not serves_all(archs, missed, m.torch.version, m.torch.cuda, kb):
         said += f" torch {m.torch.text or m.torch.version} was not built for the other GPU. To "
@@ -291,7 +294,9 @@ def _models(devices: tuple[PciGpu, ...], kb: Knowledge) -> list[GpuModel]:
     """The models behind these devices; the end of the rule where the tables know none of them."""
     known = [model for device in devices for model in kb.gpus_by_pci(device.device_id)]
     if devices and not known:
-        raise NotKnown("pci", f"the GPU {devices[0].device_id} is not in cudadoctor's tables")
+        raise NotKnown(
+            "pci", f"the GPU {devices[0].device_id} is not in cudadoctor's built-in GPU list"
+        )
     return known
 
 
@@ -310,8 +315,8 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     `nvidia-smi` says "No devices were found". `sudo dmesg | grep NVRM` prints "This PCI I/O region
     assigned to your NVIDIA device is invalid" or "BAR1 is 0M".
 
-    Look-alikes: driver-wrong-flavour also causes "No devices were found", but in that case `lspci
-    -v` shows all memory regions of the GPU.
+    Look-alikes: the cause driver-wrong-flavour also produces the message "No devices were found",
+    but in that case `lspci -v` shows all memory regions of the GPU.
 
     Fix: enable "Above 4G decoding" in the BIOS setup, and "Resizable BAR" too if the motherboard
     supports it. In a virtual machine, the hypervisor has to provide the address space: use UEFI

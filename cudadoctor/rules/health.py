@@ -74,17 +74,17 @@ _RETIRE = (
     title="No response from GPU {which}",
 )
 def gpu_lost(m: Machine) -> Answer:
-    """While a GPU is missing, CUDA often fails in every program. A new driver or torch does not
-    help.
+    """While a GPU is missing, CUDA often fails in every program. Installing a new driver or torch
+    does not help.
 
     The GPU fell off the PCI bus or is waiting for a reset. `nvidia-smi` prints "Unable to
     determine the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU"
     and no table, not even for the healthy GPUs. The kernel log shows Xid 79 or "GPU has fallen off
     the bus" (`sudo dmesg | grep -i xid`). NVML returns error 15 (lost) or 16 (reset required).
 
-    Look-alikes: if every GPU in a container reports "Failed to initialize NVML: Unknown Error",
-    the cause is container-gpu-lost, and restarting the container fixes it. In a scheduler's job,
-    NVML errors 4 and 999 can come from GPUs of other jobs, which is not a fault.
+    Look-alikes: if every GPU in a container reports "Failed to initialize NVML: Unknown Error", the
+    cause is container-gpu-lost, and restarting the container fixes it. In a scheduler job, NVML
+    errors 4 and 999 can come from GPUs that belong to other jobs, which is not a fault.
 
     Fix: restart the machine. If the GPU does not come back, disconnect the power for a minute. If
     the GPU drops out again, check its power cables, riser, slot, power supply and temperature, and
@@ -117,7 +117,9 @@ def gpu_lost(m: Machine) -> Answer:
         evidence=_evidence(m, bool(gone), bool(dead), fell),
         values={"which": which},
         title=title,
-        why="The driver accepts no more work for this GPU until it is reset." if waits else None,
+        why="The driver accepts no more work for this GPU until the GPU is reset."
+        if waits
+        else None,
         sure=not (only_unknown or fell),
         remedies=_bring_back(m, gone),
     )
@@ -196,8 +198,8 @@ def gpu_ecc(m: Machine) -> Answer:
     completed remappings do not count. `nvidia-smi -q -d ECC,ROW_REMAPPER` shows all of them. Most
     GeForce cards have no ECC and report nothing.
 
-    Fix: stop the programs on the GPU and reset it. If the row remapping itself failed, a reset
-    does not help, and the GPU must be replaced. Do not turn ECC off: that would hide wrong
+    Fix: stop the programs that use the GPU, then reset the GPU. If the row remapping itself failed,
+    a reset does not help, and the GPU must be replaced. Do not turn ECC off: that would hide wrong
     results.
     """
     message = host_error_with(m, *_ECC_WORDS)
@@ -271,7 +273,7 @@ def _called(xid: Xid, m: Machine) -> str:
     essential=False,
 )
 def driver_hangs(m: Machine, kb: Knowledge) -> Answer:
-    """cudadoctor gave up after a minute; a healthy driver answers within seconds.
+    """cudadoctor gave up after a minute; a healthy driver responds within seconds.
 
     If the driver hangs, `nvidia-smi` and every CUDA program hang too. Usual reasons are a GPU
     whose firmware (GSP) stopped responding (Xid 119 or 120 in the kernel log), a reset in
@@ -394,7 +396,8 @@ def recovery_wanted(m: Machine) -> Answer:
     withdraws its request after the recovery.
 
     Fix: carry out the recovery action that the driver reports. A GPU can be reset only while no
-    program is using it. If the driver requests another recovery, have the hardware checked.
+    program is using it. If the driver still reports a recovery action after that, have the hardware
+    checked.
     """
     for xid in m.driver.xids or ():
         asked = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
@@ -418,7 +421,7 @@ def recovery_wanted(m: Machine) -> Answer:
 _DRAIN = (
     "Stop all jobs that use multiple GPUs",
     "Then check again which recovery action the driver requests: `nvidia-smi -q | grep -i "
-    "recovery`. The driver may then request a reset.",
+    "recovery`. The driver may then request a GPU reset.",
 )
 
 
@@ -443,7 +446,7 @@ def fault_of_a_switch(m: Machine) -> Answer:
     NVSwitch errors are in the kernel log: `sudo dmesg | grep SXid`. Only messages marked "Fatal"
     count. /var/log/fabricmanager.log names the NVLink. GPU errors are logged as "Xid", not "SXid".
 
-    Fix: restart the machine, which retrains the NVLinks. If the error returns, have the hardware
+    Fix: restart the machine to retrain the NVLink links. If the error returns, have the hardware
     checked.
     """
     fatal = [found[1] for found in map(_SWITCH.search, m.driver.log or ()) if found]

@@ -213,7 +213,7 @@ def torch_fits_the_accelerator(m: Machine) -> None:
     vendor, name = _VENDOR.get(m.torch.build or "", ("", ""))
     if vendor and m.pci:
         absent = all(device.vendor != vendor for device in m.pci)
-        refuse(absent, f"torch was built for {name} GPUs, but there is none", "torch.build")
+        refuse(absent, f"torch was built for {name} GPUs, but none was found", "torch.build")
         unseen = vendor == "amd" and torch_fails(m)
         refuse(unseen, "torch does not see the GPU", "torch.imported.cuda_available")
 
@@ -223,7 +223,7 @@ def torch_fits_the_accelerator(m: Machine) -> None:
 
 def promise_is_kept(m: Machine) -> None:
     broken = gpu_present(m) is False and _promise(m)
-    refuse(broken, f"{broken} indicates a GPU, but there is none", f"env.{broken}")
+    refuse(broken, f"{broken} indicates a GPU, but none was found", f"env.{broken}")
 
 
 def driver_is_known(m: Machine) -> None:
@@ -375,7 +375,7 @@ def torch_serves_the_gpus(m: Machine, kb: Knowledge) -> None:
     need(m.torch.cuda, "torch.cuda")
     need(m.torch.archs, "torch.archs")
     present = devices(m, kb)
-    wait(not present, "gpus.0.capability", "the compute capability of the GPUs is not known")
+    wait(not present, "gpus.0.capability", "the compute capability of the GPUs is unknown")
     archs = compiled(m, kb).archs
     served = torch_works(m) or any(way_to_run(archs, gpu.capability, m, kb) for gpu in present)
     refuse(not served, f"torch was not built for the {present[0].name}", "torch.archs")
@@ -464,19 +464,21 @@ _EXPLAINED_BY = tuple(cause for cause in CATALOGUE if cause not in WORDS["explai
 _802 = "CUDA is not ready (error 802: system not yet initialized)"
 _NO_SWITCH = "This system has no NVSwitch, so it does not need the fabric manager."
 _STUCK_UVM = "CUDA fails with error 999 even though the nvidia_uvm module is loaded"
-_AFTER_SUSPEND = "After the system suspends, this module can stop working until it is reloaded."
+_AFTER_SUSPEND = (
+    "After the system suspends, the nvidia_uvm module can stop working until it is reloaded."
+)
 _WAIT = (
     "The driver may still be starting, or a MIG change may be in progress. If the error "
-    "persists, note that a vGPU needs its license service and confidential computing needs "
-    "attestation (`nvidia-smi conf-compute -grs` shows the state)."
+    "persists, check the license service (on a vGPU) or the attestation (with confidential "
+    "computing; `nvidia-smi conf-compute -grs` shows the state)."
 )
 _UNLICENSED = "The vGPU has no license"
 _LICENSED_FIRST = "CUDA does not run on an NVIDIA vGPU until nvidia-gridd has obtained a license."
 
 _LOG = (
     "Check the kernel log for the driver's error message",
-    "Run `sudo dmesg | grep -i nvrm` and search the web for its output. If you file a bug "
-    "report, include the output of `cudadoctor facts`.",
+    "Run `sudo dmesg | grep -i nvrm` and search the web for the errors it prints. If you file a "
+    "bug report, include the output of `cudadoctor facts`.",
 )
 
 
@@ -489,7 +491,7 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
 
     Fix: run `cudadoctor check` without --fast and --no-smoke, and read the first error in your
     program's log: later errors are often caused by the first. For a bug report, `cudadoctor facts`
-    prints what is known about this machine.
+    prints the facts about this machine.
     """
     failures, _ = shortfalls(m, kb)
     if not failures:

@@ -81,7 +81,8 @@ _OWN = re.compile(r"lib(c10|torch|cu(?!da\b|dnn_)|nv(?!idia|cuvid)|nccl)")
 """What torch is linked with. Of cuDNN's parts, loaded later, cudnn-missing-sublib tells."""
 _NO_METADATA = "its metadata (dist-info) is missing"
 _UNKNOWN_TO_PIP = (
-    "pip does not list torch, and parts that torch finds through its metadata are missing."
+    "pip does not list torch, and components that torch locates through its package metadata "
+    "are missing."
 )
 _STILL_IMPORTS = "torch can still be imported, but fails as soon as it needs a damaged file."
 _SPOKEN_FOR = WORDS["spoken-for"]
@@ -105,7 +106,7 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
     the CUDA library wheels. cudadoctor compares the files with torch's RECORD, the wheels with
     torch's metadata, and the libraries with what the loader finds.
 
-    Look-alikes: if the CUDA wheels are installed in the wrong version, the cause is
+    Look-alikes: if the wrong versions of the CUDA wheels are installed, the cause is
     nvidia-wheels-mixed. If the failing file is in another package's folder, the cause is
     torch-extension-abi.
 
@@ -287,7 +288,7 @@ def module_shadowed(m: Machine) -> Answer:
     file is recognized by its name, and nothing in that folder is run. Elsewhere on PYTHONPATH, it
     is recognized by the traceback or by the name in the error.
 
-    Look-alikes: if the file is named torch, the cause is torch-duplicate.
+    Look-alikes: if the file that hides the module is named torch, the cause is torch-duplicate.
 
     Fix: rename the file that hides the module. Reinstalling torch has no effect.
     """
@@ -340,13 +341,14 @@ _YOURS = (
 
 @rule("torch-duplicate", title="{what}", essential=False)
 def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
-    """Python imports the first torch on its path, but pip may report a different one.
+    """Python imports the first torch on its search path, but pip may report a different one.
 
-    A torch.py file or torch folder of your own is imported first if the program starts in the
-    folder that contains it. Otherwise, conda and pip both installed torch into one environment, or
-    PYTHONPATH, the user site and the environment each contain a copy. The metadata then describes
-    one copy while Python runs the code of another. Several copies of the same version are only a
-    warning. Check by hand: run `python -c "import torch; print(torch.__file__)"`.
+    If you start the program in a folder that contains a torch.py file or torch folder of your own,
+    Python imports it instead of the installed torch. Other common reasons are that conda and pip
+    both installed torch into the same environment, or that PYTHONPATH, the user site and the
+    environment each contain a copy. The metadata then describes one copy, but Python runs the code
+    of another. If all copies have the same version, cudadoctor only shows a warning. Check by hand:
+    run `python -c "import torch; print(torch.__file__)"`.
 
     Look-alikes: if two Python installations each have their own torch, the cause is
     wrong-interpreter.
@@ -367,7 +369,7 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     taken = f"{first.version or 'the one'} from {first.where or first.path}"
     what = f"{len(real)} copies of torch are installed; Python imports {taken}"
     if shadowed:
-        what = f"Your {first.path} is imported instead of torch"
+        what = f"Your own {first.path} is imported instead of torch"
     return Found(
         evidence=("torch.copies",),
         values={"what": what},
@@ -384,7 +386,7 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
         return by_hand(
             "rename-local-torch",
             f"Rename {first.path}",
-            f"Rename {first.path}, or start the program in another folder. `python -P` makes "
+            f"Rename {first.path}, or start the program from another folder. `python -P` makes "
             "Python ignore the script's own folder.",
         )
     mark = ";" if m.platform.system == "Windows" else ":"
@@ -414,8 +416,8 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
     return (remove_system_torch(m) if others and systems else ()) or by_hand(
         "remove-other-torch",
         "Keep only one copy of torch",
-        f"Keep the copy in {kept}. Uninstall the one in {listed(others)} using the Python it "
-        "belongs to, or remove that folder from Python's search path.",
+        f"Keep the copy in {kept}. Uninstall the copy in {listed(others)} with the Python that "
+        "it belongs to, or remove that folder from Python's search path.",
     )
 
 
@@ -432,7 +434,7 @@ def _holds(entry: str, path: str) -> bool:
 
 @rule(
     "wrong-interpreter",
-    title="pip on PATH installs for {pip}, not for {python}",
+    title="The pip on PATH installs packages for {pip}, not for {python}",
     severity=INFO,
 )
 def wrong_interpreter(m: Machine, kb: Knowledge) -> Answer:

@@ -42,12 +42,12 @@ _COMPAT_WORDS = (
 
 @rule("device-permission", title="Your user has no permission to open the GPU's device files")
 def device_permission(m: Machine) -> Answer:
-    """The files under /dev belong to a group that your user is not in. Joining that group is
+    """The device files under /dev belong to a group that your user is not in. Joining that group is
     enough; do not run as root or make the files accessible to everyone.
 
     Opening a device file fails with "Permission denied" (EACCES, 13), nvidia-smi reports
-    "Insufficient Permissions", and your program works as root. To check by hand: run `ls -l
-    /dev/nvidia*` and `id`. On a Jetson, the groups are video and render.
+    "Insufficient Permissions", and your program works when you run it as root. To check by hand:
+    run `ls -l /dev/nvidia*` and `id`. On a Jetson, the relevant groups are video and render.
 
     Look-alikes: if the error is "Operation not permitted" (EPERM, 1), the device rules of a
     container deny access, and the cause is container-gpu-lost.
@@ -74,7 +74,7 @@ def device_permission(m: Machine) -> Answer:
         values={"nodes": [node.path for node in refused]},
         why=_LABELLED[1]
         if labelled
-        else "The files under /dev belong only to root, so joining a group is not enough."
+        else "The device files under /dev belong only to root, so joining a group is not enough."
         if refused and not m.container.kind and {node.group for node in refused} == {"root"}
         else None,
         sure=refused,
@@ -85,7 +85,7 @@ def device_permission(m: Machine) -> Answer:
 _LABELLED = (
     "A security module such as SELinux blocks access to the GPU's device files",
     "The permissions under /dev allow everyone to open these files, but opening them still fails "
-    "with EACCES. So the cause is not a missing group; SELinux or AppArmor denies access.",
+    "with EACCES. Group membership is therefore not the cause; SELinux or AppArmor denies access.",
 )
 
 
@@ -105,7 +105,7 @@ def _refused(m: Machine) -> list[Node]:
 
 @rule(
     "cuda-compat-conflict",
-    title="The cuda-compat libcuda does not work with this GPU or driver",
+    title="The libcuda from cuda-compat does not work with this GPU or driver",
 )
 def cuda_compat_conflict(m: Machine) -> Answer:
     """The cuda-compat packages contain a newer libcuda, which works only on data center GPUs.
@@ -159,7 +159,7 @@ def cuda_compat_conflict(m: Machine) -> Answer:
 
 @rule("libcuda-stub", title="CUDA loads the wrong libcuda: {path}")
 def libcuda_stub(m: Machine) -> Answer:
-    """The loader finds this file before the driver's libcuda.so.1.
+    """The loader finds this libcuda before the driver's libcuda.so.1.
 
     The CUDA toolkit's stubs directory contains an empty libcuda that is meant only for linking. If
     it is loaded, CUDA fails with "CUDA driver is a stub library" (error 34). An old libcuda from
@@ -170,8 +170,8 @@ def libcuda_stub(m: Machine) -> Answer:
     If nvidia-smi fails too, the driver's own packages do not match, and the cause is
     driver-library-mismatch.
 
-    Fix: remove the directory of the wrong libcuda from LD_LIBRARY_PATH (for linking, LIBRARY_PATH
-    is enough). Do not delete libraries by hand: that breaks the next driver update.
+    Fix: remove the directory that contains the wrong libcuda from LD_LIBRARY_PATH (for linking,
+    LIBRARY_PATH is enough). Do not delete libraries by hand: that breaks the next driver update.
     """
     libcuda, message = m.driver.libcuda, host_error_with(m, *_STUB_WORDS)
     if (

@@ -180,9 +180,10 @@ def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
     A torch from conda, the system or a vendor's image that has no cuDNN of its own is supposed to
     use the cuDNN installed there.
 
-    Look-alikes: if all parts of cuDNN come from one place, the cause is cudnn-missing-sublib.
+    Look-alikes: if all parts of cuDNN are loaded from the same location, the cause is
+    cudnn-missing-sublib.
 
-    Fix: start the program without the environment variable that points to the other cuDNN.
+    Fix: start the program without the environment variable that points to the wrong cuDNN.
     Installing cuDNN system-wide does not help.
     """
     return _shadowed(
@@ -223,8 +224,8 @@ def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
     as a warning, because nobody has tested it with this torch. Cluster images replace NCCL on
     purpose, with their own network plugins.
 
-    Fix: start the program without the environment variable that points to the other NCCL, or
-    remove the folder of that NCCL from the variable.
+    Fix: start the program without the environment variable that points to the wrong NCCL, or remove
+    that NCCL's folder from the variable.
     """
     return _shadowed(m, kb, r"libnccl\.", "undefined symbol: nccl")
 
@@ -303,7 +304,7 @@ def _shadowed(m: Machine, kb: Knowledge, pattern: str, *words: str, parts: int =
     )
 
 
-_NEWER = "A newer copy usually works, but this torch was not tested with it."
+_NEWER = "A newer version usually works, but this torch was not tested with it."
 
 
 def _search_variables(m: Machine) -> list[str]:
@@ -328,7 +329,7 @@ def _by_words(m: Machine, kb: Knowledge, spoken: str, pattern: str) -> Found:
 
 @rule(
     "cudnn-missing-sublib",
-    title="cuDNN is incomplete or has mixed versions: {what}",
+    title="cuDNN is incomplete or mixes versions: {what}",
     essential=False,
 )
 def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
@@ -346,7 +347,7 @@ def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     """
     words = ("Unable to load any of {libcudnn", "SUBLIBRARY_VERSION_MISMATCH", "library libcudnn_")
     spoken = error_with(m, *words, pasted=False)
-    what, evidence = "cuDNN's own error message reports this", spoken
+    what, evidence = "cuDNN's own error message says so", spoken
     if not spoken and applies(m):
         what, evidence = _odd_part(m)
     if not evidence:
@@ -403,7 +404,7 @@ def libstdcxx_old(m: Machine) -> Answer:
         evidence=(spoken,),
         values={
             "path": path,
-            "symbol": symbol[0] if symbol else "a newer GLIBCXX version",
+            "symbol": symbol[0] if symbol else "the required GLIBCXX version",
         },
         remedies=(off_search_path(m, path.rpartition("/")[0]) if "/" in path else ())
         or newer_libstdcxx(m, path),

@@ -59,10 +59,10 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     nvidia-fabricmanager`. On Hopper and newer, `nvidia-smi -q | grep -A3 Fabric` shows the state
     of each GPU, which should be "Completed".
 
-    Look-alikes: without NVSwitch, error 802 has other causes: confidential computing while the
-    GPUs are not in the ready state, a MIG change in progress, a vGPU without a license, or a
-    machine that has just booted. In a container, or in a virtual machine with some of the GPUs,
-    the fabric manager runs on the host.
+    Look-alikes: without NVSwitch, error 802 has other causes: confidential computing while the GPUs
+    are not in the ready state, a MIG change in progress, a vGPU without a license, or a machine
+    that has just booted. In a container, or in a virtual machine that has only some of the host's
+    GPUs, the fabric manager runs on the host.
 
     Fix: install the fabric manager at the same version as the driver and start it. Machines with
     NVLink 5 (B200, B300) also need the nvlsm package and the ib_umad kernel module. Do not restart
@@ -88,7 +88,8 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
         values={"version": fabric.version, "driver": driver} if state == "differs" else {},
         # What a container does not show may be on its host.
         title=None if state == "absent" and m.container.kind else _FABRIC.get(state or ""),
-        why="The two versions must match exactly, or CUDA cannot initialize."
+        why="The fabric manager and the driver must be exactly the same version, or CUDA cannot "
+        "initialize."
         if state == "differs"
         else "With NVLink 5, the fabric manager needs the nvlsm daemon and the ib_umad kernel "
         "module."
@@ -159,11 +160,11 @@ def start_fabric(m: Machine) -> Remedies:
 
 @rule(
     "confidential-computing",
-    title="Confidential computing is on, but the GPUs are not in the ready state (error 802)",
+    title="Confidential computing is on, but the GPUs' ready state is not set (error 802)",
 )
 def confidential_computing(m: Machine) -> Answer:
-    """Until the GPUs are set to the ready state, CUDA programs fail with error 802, even though
-    nvidia-smi works.
+    """Until the GPUs' confidential-computing ready state is set, CUDA programs fail with error 802,
+    even though nvidia-smi works.
 
     With confidential computing, a GPU accepts no work until it has been attested. A service in the
     virtual machine then sets the GPU to the ready state. `nvidia-smi conf-compute -grs` shows the
@@ -172,8 +173,8 @@ def confidential_computing(m: Machine) -> Answer:
     Look-alikes: on machines with NVSwitch, fabric-manager also causes error 802. To tell the two
     causes apart, check whether NVML reports confidential computing.
 
-    Fix: run the attestation. If you do not need attestation, set the GPUs to the ready state by
-    hand: `nvidia-smi conf-compute -srs 1` as root.
+    Fix: run GPU attestation. If you do not need attestation, set the GPUs' confidential-computing
+    ready state by hand: `nvidia-smi conf-compute -srs 1` as root.
     """
     if (
         m.driver.confidential is not True
@@ -185,12 +186,12 @@ def confidential_computing(m: Machine) -> Answer:
         evidence=("driver.confidential", "driver.confidential_ready"),
         remedies=set_gpus(
             m,
-            "Set the GPUs to the ready state",
+            "Set the GPUs' confidential-computing state to ready",
             "nvidia-smi conf-compute -srs 1",
             (),
             id="confidential-ready",
-            note="This skips attestation. If you rely on attestation, start the attestation "
-            "service instead.",
+            note="This command skips attestation. If you rely on attestation, start the "
+            "attestation service instead.",
         ),
     )
 
@@ -275,12 +276,13 @@ _HELD = (
 )
 _PROHIBITED = (
     "GPU {which} is in compute mode Prohibited, so no CUDA program can use it",
-    "Someone set this mode. In Default mode, all programs can use the GPU.",
+    "Prohibited is not the default mode; someone set it. In Default mode, all programs can "
+    "use the GPU.",
 )
 _EXCLUSIVE = (
     "GPU {which} allows only one process at a time and is in use",
-    "Its compute mode is exclusive. On shared machines, administrators set this mode on purpose "
-    "so that jobs do not interfere with each other.",
+    "The GPU's compute mode is exclusive. On shared machines, administrators set this mode on "
+    "purpose so that jobs do not interfere with each other.",
 )
 
 
@@ -328,7 +330,7 @@ def _free(m: Machine, gpus: tuple[Gpu, ...]) -> Remedies:
 
 @rule(
     "mig-misconfigured",
-    title="CUDA does not see GPU {indexes}: it is in MIG mode and has no MIG instance",
+    title="CUDA does not see GPU {indexes}: MIG mode is on, but no MIG instance exists",
 )
 def mig_misconfigured(m: Machine) -> Answer:
     """In MIG mode, programs can use only MIG instances. Restarting the machine removes all
@@ -379,5 +381,7 @@ def _name_a_living(m: Machine, living: list[str]) -> Remedies:
         return grant_gpu(m)
     values = {"CUDA_VISIBLE_DEVICES": living[0]}
     (named,) = set_variables("mig-uuid", "Use an existing MIG instance", values)
-    others = f"A process can use only one instance. The other instances: {', '.join(living[1:])}."
+    others = (
+        f"A process can use only one MIG instance. Other MIG instances: {', '.join(living[1:])}."
+    )
     return (replace(named, note=others) if living[1:] else named,)

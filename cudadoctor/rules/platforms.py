@@ -37,9 +37,9 @@ def wsl_setup(m: Machine) -> Answer:
     running in a nested virtual machine. If the libraries are missing, Windows has no NVIDIA driver
     or is currently updating it.
 
-    To check by hand: run `nvidia-smi` in a Windows terminal, then `ls /dev/dxg /usr/lib/wsl/lib`
-    in WSL. It is normal in WSL that /proc/driver/nvidia and /dev/nvidia* do not exist, that lspci
-    shows no NVIDIA GPU, and that the driver version differs from the version of nvidia-smi.
+    To check by hand: run `nvidia-smi` in a Windows terminal, then `ls /dev/dxg /usr/lib/wsl/lib` in
+    WSL. The following is normal in WSL: /proc/driver/nvidia and /dev/nvidia* do not exist, lspci
+    shows no NVIDIA GPU, and the driver version differs from the version of nvidia-smi.
 
     Fix: update the driver on Windows, then run `wsl --update` and `wsl --shutdown` in Windows.
     Never install a Linux driver, cuda or cuda-drivers inside WSL.
@@ -84,7 +84,7 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
 
 @rule("jetson-build", title="torch {torch} was not built for the Jetson's GPU")
 def jetson_build(m: Machine, kb: Knowledge) -> Answer:
-    """The generic ARM builds of torch are for servers or for the CPU, not for a Jetson.
+    """The generic ARM builds of torch are for servers or for CPUs, not for Jetson GPUs.
 
     torch says "no kernel image is available for execution on the device", or
     torch.cuda.is_available() is False. To check by hand: `cat /etc/nv_tegra_release` shows the L4T
@@ -95,8 +95,8 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
     own architecture. From JetPack 7.2 on, generic builds with CUDA 13.2 or newer also run on an
     Orin. A Thor runs generic cu130 builds. A DGX Spark is not a Jetson.
 
-    Fix: install NVIDIA's torch wheel for your JetPack release, or use NVIDIA's container. Never
-    install driver or CUDA packages for other computers on a Jetson.
+    Fix: install NVIDIA's torch wheel for your JetPack release, or use NVIDIA's container. On a
+    Jetson, never install driver or CUDA packages that were not made for Jetson.
     """
     if not m.platform.jetson or m.torch.installed is False:
         return None

@@ -115,7 +115,7 @@ _LEAST_FILES = 1024
 _ALLOCATOR_WORDS = ("unrecognized cachingallocator option", "unrecognized key")
 _SLOWER = {
     "CUDA_LAUNCH_BLOCKING": "each kernel must finish before the next one starts",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor gets its memory directly from the driver",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor allocation goes directly to the driver",
     "CUDA_FORCE_PTX_JIT": "all kernels are recompiled when the program starts",
 }
 _JOB = {
@@ -161,8 +161,8 @@ def visible_count(m: Machine) -> OptInt:
     title="CUDA_VISIBLE_DEVICES={value} hides every GPU",
 )
 def visible_devices_hides_gpu(m: Machine) -> Answer:
-    """Programs see only the GPUs in this list, so torch sees {left} of {all}. nvidia-smi ignores
-    the variable and shows all GPUs.
+    """Programs see only the GPUs listed in CUDA_VISIBLE_DEVICES, so torch sees {left} of {all}.
+    nvidia-smi ignores the variable and shows all GPUs.
 
     torch reports "No CUDA GPUs are available" or "invalid device ordinal". To check by hand: run
     `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
@@ -196,7 +196,7 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
     severity = WARNING if left.stop else INFO  # a list that was cut; a shorter one on purpose
     return Found(
         evidence=(f"env.{_NAME}", "gpus"),
-        title="CUDA_VISIBLE_DEVICES={value} shows {left} of {all} GPUs" if shown else None,
+        title="CUDA_VISIBLE_DEVICES={value} exposes only {left} of {all} GPUs" if shown else None,
         values={"value": value or '""', "left": shown, "all": total},
         severity=INFO if cpu_on_purpose(m) else severity if shown else ERROR,
         remedies=_right_list(m, value, left),
@@ -252,8 +252,9 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     check by hand: `scontrol show job $SLURM_JOB_ID` shows no gres/gpu under TRES.
 
     Look-alikes: on nodes where the scheduler does not restrict access to GPUs, programs can use
-    GPUs without requesting them, and nothing is reported. If the job runs a container, the GPU
-    must be passed to the container as well; otherwise the cause is container-no-gpu.
+    GPUs without requesting them, and cudadoctor does not report a problem. If the job runs a
+    container, the GPU must be passed to the container as well; otherwise the cause is
+    container-no-gpu.
 
     Fix: request a GPU when you start the job, for example with `srun --gres=gpu:1`.
     """
@@ -314,7 +315,9 @@ def memory_held_by_others(m: Machine) -> Answer:
     listed = any(gpu.processes for gpu in full)
     return Found(
         evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
-        title=None if listed else "No process is listed for the memory in use on GPU {which}",
+        title=None
+        if listed
+        else "Memory on GPU {which} is in use, but no process is listed as using it",
         values={
             "which": [gpu.index for gpu in full],
             "first": full[0].index,
@@ -336,8 +339,8 @@ def _gibibytes(size: int) -> str:
 
 @rule("ulimit", title="The open-file limit is {nofile} (ulimit -n)", severity=WARNING)
 def too_few_files(m: Machine) -> Answer:
-    """DataLoader workers share tensors through open files. With a limit below 1024, they soon fail
-    with "Too many open files".
+    """DataLoader workers share tensors through file descriptors. With a limit below 1024, they soon
+    fail with "Too many open files".
 
     The program fails with errno 24 or "received 0 items of ancdata". To check by hand: run `ulimit
     -n`. The usual limit is 1024, which is enough for a few DataLoader workers.
@@ -347,8 +350,8 @@ def too_few_files(m: Machine) -> Answer:
     Fix: run `ulimit -n 65536` before you start the program. To raise the limit permanently, use a
     file in /etc/security/limits.d for a user, `--ulimit nofile=65536` for a container, or
     LimitNOFILE for a systemd service. Slurm uses the limit of the shell that submits the job
-    (PropagateResourceLimits). In the program itself,
-    torch.multiprocessing.set_sharing_strategy("file_system") needs fewer open files.
+    (PropagateResourceLimits). In the program itself, you can call
+    torch.multiprocessing.set_sharing_strategy("file_system"), which needs fewer open files.
     """
     if m.platform.system not in (None, "Linux", "Darwin"):
         return None
@@ -479,8 +482,9 @@ def broken_by_environment(m: Machine) -> Answer:
     program and the driver, or hides the GPU. To find the variable that breaks CUDA, unset them one
     at a time.
 
-    Look-alikes: if only CUDA_VISIBLE_DEVICES is to blame, the cause is visible-devices-hides-gpu.
-    If another libcuda is loaded, the cause is libcuda-stub or cuda-compat-conflict.
+    Look-alikes: if CUDA_VISIBLE_DEVICES is the only variable that causes the problem, the cause is
+    visible-devices-hides-gpu. If another libcuda is loaded, the cause is libcuda-stub or
+    cuda-compat-conflict.
 
     Fix: unset the variable that breaks CUDA.
     """

@@ -81,11 +81,11 @@ def thermal_throttle(m: Machine) -> Answer:
     (NVML's clock event bits 0x20 and 0x40). The output shows the current state only, so a short
     look at an idle GPU can miss the slowdown.
 
-    Look-alikes: "SW Power Cap" under full load, "Idle", and application clocks that were set on
-    purpose are normal.
+    Look-alikes: it is normal to see "SW Power Cap" under full load, "Idle", or application clocks
+    that were set on purpose.
 
-    Fix: clean the fans and filters, let air through the case, and cool the room. On an old card,
-    replace the thermal paste or pads. On a laptop, also check the power profile.
+    Fix: clean the fans and filters, improve the airflow through the case, and cool the room. On an
+    old card, replace the thermal paste or pads. On a laptop, also check the power profile.
     """
     hot = _which(m, lambda gpu: _slowed(gpu, _SOFT_HEAT | _HARD_HEAT))
     warmest = max((gpu.temperature_c or 0 for _, gpu in hot), default=0)
@@ -119,10 +119,10 @@ def power_brake(m: Machine) -> Answer:
     bit 0x80). Usual reasons are an overloaded power supply, a failed unit in a redundant pair, a
     missing cable or a power limit for the whole rack.
 
-    Look-alikes: the GPU's own power limit ("SW Power Cap") is normal under full load.
+    Look-alikes: hitting the GPU's own power limit ("SW Power Cap") is normal under full load.
 
-    Fix: check the power supplies, the cables and the rack's power limit. The log of the management
-    controller (BMC) names the faulty part.
+    Fix: check the power supplies, the cables and the rack's power limit. The management controller
+    (BMC) log shows which part is faulty.
     """
     return _about(
         _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE)),
@@ -198,7 +198,7 @@ def clocks_capped(m: Machine) -> Answer:
     The application clocks were lowered with `nvidia-smi -ac`. `nvidia-smi -q -d CLOCK` shows all
     clocks. GPUs without application clocks are not checked.
 
-    Fix: for GPU 0, `sudo nvidia-smi -i 0 -rac` restores the default clocks.
+    Fix: to restore the default clocks of GPU 0, run `sudo nvidia-smi -i 0 -rac`.
     """
     fields = {"now": "sm_clock_set_mhz", "usual": "sm_clock_default_mhz"}
     low = _which(m, lambda gpu: 0 < (gpu.sm_clock_set_mhz or 0) < (gpu.sm_clock_default_mhz or 0))
@@ -220,9 +220,9 @@ def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     dirt, a riser, or lanes that the slot shares with another slot.
 
     Look-alikes: laptops, virtual machines and boards with several GPUs have fewer lanes by design.
-    On these, the finding is for information only, unless a busy GPU has only one lane. The PCIe
-    generation drops when the GPU is idle, so it counts only under load. A GPU in the same package
-    as its CPU (GB10, Grace Hopper, Jetson) has no PCIe link to check.
+    On these systems, the finding is for information only, unless a busy GPU has only one lane. The
+    PCIe generation drops when the GPU is idle, so only the generation under load matters. A GPU in
+    the same package as its CPU (GB10, Grace Hopper, Jetson) has no PCIe link to check.
 
     Fix: reseat the card, remove any riser, and use the slot closest to the CPU. The motherboard's
     manual shows which slots share lanes. In the BIOS, set the slot's bifurcation to x16.
@@ -277,7 +277,7 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 
 @rule(
     "pcie-degraded",
-    title="The PCIe link of GPU {which} runs at generation {now} instead of {most} under load",
+    title="The PCIe link to GPU {which} runs at generation {now} instead of {most} under load",
     severity=WARNING,
 )
 def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
@@ -317,8 +317,7 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
         capped,
         *fields.values(),
         shows=fields,
-        title="The slot of GPU {which} is PCIe generation {now}; the GPU supports generation "
-        "{most}",
+        title="GPU {which} is in a PCIe generation {now} slot, but supports generation {most}",
         why="Copies to the GPU are slower than they would be in a newer slot. The GPU itself is "
         "fine.",
         severity=INFO,
@@ -410,7 +409,7 @@ def nvlink_down(m: Machine) -> Answer:
     Look-alikes: without NVSwitch, an NVLink link without a bridge or a peer is down by design, and
     the finding is for information only.
 
-    Fix: stop all jobs and restart the machine, which retrains the NVLinks. If a link stays down,
+    Fix: stop all jobs and restart the machine to retrain the NVLink links. If a link stays down,
     have the hardware checked.
     """
     broken = _which(m, lambda gpu: bool(gpu.nvlink_down) and not gpu.mig)
@@ -442,8 +441,9 @@ def mixed_gpus(m: Machine) -> Answer:
     CUDA numbers the fastest GPU first, while nvidia-smi numbers GPUs by slot. cuda:0 can therefore
     be a different card than GPU 0 in nvidia-smi.
 
-    Fix: train only on GPUs of one model, selected with CUDA_VISIBLE_DEVICES, or give the slower
-    GPUs smaller batches. `export CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA number GPUs by slot too.
+    Fix: train only on GPUs of the same model (select them with CUDA_VISIBLE_DEVICES), or give the
+    slower GPUs smaller batches. To make CUDA order GPUs by slot too, run `export
+    CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     """
     named = _which(m, lambda gpu: bool(gpu.name))
     models = list(dict.fromkeys((gpu.name or "").removeprefix("NVIDIA ") for _, gpu in named))

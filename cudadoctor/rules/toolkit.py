@@ -76,7 +76,7 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
     toolkit-env-wrong.
 
     Fix: install a CUDA toolkit of the major version that torch was built with, next to the current
-    one. Another driver does not help.
+    one. A different driver does not help.
     """
     taken = _taken(m)
     if taken is None or _same_major(taken[1], taken[0]):
@@ -100,8 +100,9 @@ def toolkit_env_wrong(m: Machine) -> Answer:
     PATH, /usr/local/cuda.
 
     If CUDA_HOME or CUDA_PATH points to a missing folder, every build of an extension fails. If the
-    first toolkit found is for a different CUDA version than torch's, torch rejects it. Check by
-    hand: run `python -c "from torch.utils.cpp_extension import CUDA_HOME; print(CUDA_HOME)"`.
+    first toolkit found has a different CUDA version than the one torch was built with, torch
+    rejects that toolkit. Check by hand: run `python -c "from torch.utils.cpp_extension import
+    CUDA_HOME; print(CUDA_HOME)"`.
 
     Look-alikes: if no toolkit is installed anywhere, the cause is toolkit-missing. If none of the
     installed toolkits has torch's CUDA major version, the cause is toolkit-torch-mismatch.
@@ -124,7 +125,7 @@ def toolkit_env_wrong(m: Machine) -> Answer:
         if _same_major(used, cuda) or (used.cuda is None and used.nvcc):
             return None
         other = f"CUDA {used.cuda}" if used.cuda else "without nvcc"
-        what = f"Builds use {used.path} ({other}), but torch needs {fitting[0]}"
+        what = f"CUDA builds use {used.path} ({other}), but torch needs the toolkit in {fitting[0]}"
         evidence = ("build.used", fact, "torch.cuda")
     asked = home or need(m.build.needed_by, "build.needed_by")
     remedies = unset_variables(m, variable)
@@ -189,8 +190,8 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     severity=WARNING,
 )
 def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
-    """Extensions are compiled for the architectures in this variable. torch itself and prebuilt
-    wheels ignore it.
+    """Extensions are compiled for the architectures in TORCH_CUDA_ARCH_LIST. torch itself and
+    prebuilt wheels ignore this variable.
 
     nvcc stops with "Unsupported gpu architecture" if it does not support an architecture in the
     list. torch stops with "Unknown CUDA arch" unless every entry has the form 8.6 or 8.6+PTX and

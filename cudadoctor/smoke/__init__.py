@@ -118,9 +118,9 @@ def short_bus_id(bus_id: OptStr) -> str:
 
 def _reason(gpu: Gpu) -> str:
     if gpu.code:
-        return "the driver cannot reach it"
+        return "the driver cannot reach the GPU"
     if gpu.compute_mode in ("exclusive", "prohibited"):
-        return f"its compute mode is {gpu.compute_mode}"
+        return f"the GPU's compute mode is {gpu.compute_mode}"
     others = [
         process
         for process in gpu.processes or ()
@@ -130,9 +130,9 @@ def _reason(gpu: Gpu) -> str:
     ]
     if others:
         named = ", ".join(f"{other.name or 'a process'} ({other.pid})" for other in others[:3])
-        return f"other processes are using it: {named}"
+        return f"other processes are using the GPU: {named}"
     if gpu.memory_bytes and gpu.memory_used_bytes is not None:
         used = gpu.memory_used_bytes / gpu.memory_bytes
         if used > FULL:
-            return f"{used:.0%} of its memory is in use"
+            return f"{used:.0%} of the GPU's memory is in use"
     return ""

@@ -196,8 +196,10 @@ class Reading:
         words = [line for line in ran.stderr.splitlines() if line.strip()] or ["no words"]
         last = words[-1][:300]
         if not self.all(Start):
-            why = ran.why or f"the interpreter exited with status {ran.code}: {last}"
-            notes.gap("torch.imported", "the interpreter does not exist" if ran.missing else why)
+            why = ran.why or f"Python exited with status {ran.code}: {last}"
+            notes.gap(
+                "torch.imported", "the Python executable does not exist" if ran.missing else why
+            )
             return None
         if ran.timed_out:
             notes.gap("torch.imported.cuda_available", f"import torch: {ran.why}")

@@ -261,8 +261,8 @@ def _some_gpus(case: Case) -> list[Alternative]:
 # --- the choice ---------------------------------------------------------------------------------
 
 _NOBODY = (
-    "None is published: build torch from source, or use a 64-bit system with an x86-64 or ARM "
-    "processor."
+    "No torch build is published for this system: build torch from source, or use a 64-bit "
+    "system with an x86-64 or ARM processor."
 )
 
 
@@ -292,12 +292,17 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -
     demand = demand_of(machine, knowledge)
     if demand.gpus == "unknown":
         return Choice(
-            build=None, why=("It is not known which NVIDIA GPU this machine has, if any.",)
+            build=None,
+            why=("cudadoctor could not determine which NVIDIA GPU this machine has, if any.",),
         )
     builds = tuple(_as_read(build, machine) for build in knowledge.builds_on(demand.platform))
     if not builds:
-        text = f"No build of torch is known for {demand.platform}."
-        near = ("There are builds for Linux on the same processor.",) if "arm64" in text else ()
+        text = f"There is no known torch build for {demand.platform}."
+        near = (
+            ("Torch builds are available for Linux on the same type of CPU.",)
+            if "arm64" in text
+            else ()
+        )
         return Choice(build=None, why=(text, *near))
     case = Case(**asdict(demand), builds=builds, asked=builds, keep=keep)
     if keep is not None:
@@ -321,8 +326,8 @@ def _constrained(case: Case, keep: str) -> Choice:
     case = replace(case, asked=allowed(keep, case.builds), free=_unconstrained(case))
     if not case.asked:
         text = (
-            f"No torch release matching {keep} is known for {case.platform}. The newest release "
-            f"that cudadoctor knows of is {case.builds[0].torch}."
+            f"There is no known torch release for {case.platform} that matches {keep}. The "
+            f"newest release that cudadoctor knows of is {case.builds[0].torch}."
         )
         return Choice(build=None, why=(text,), alternatives=nearest_release(case))
     if all(build.cuda is None for build in case.asked):

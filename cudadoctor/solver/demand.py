@@ -298,8 +298,8 @@ def tegra_wall(machine: Machine) -> OptStr:
     for_servers = l4t.major >= SERVER_BUILDS_FROM_L4T if l4t else cuda and cuda >= PLANNED_CUDA
     if not machine.platform.jetson or for_servers:
         return None
-    release = f"Linux for Tegra R{l4t}" if l4t is not None else "this release of JetPack"
-    return f"a Jetson with {release} needs NVIDIA's own build for its JetPack"
+    release = f"Linux for Tegra R{l4t}" if l4t is not None else "this JetPack release"
+    return f"a Jetson with {release} needs a torch build that NVIDIA made for JetPack"
 
 
 def platform_blocker(machine: Machine) -> OptStr:

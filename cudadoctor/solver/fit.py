@@ -147,7 +147,8 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
         and {
             "absent": f"It was not published for {build.platform}.",
             "announced": (
-                f"It has only been announced for {build.platform}; no published wheel is known."
+                f"It has only been announced for {build.platform}; there is no known "
+                "published wheel."
             ),
             "glibc": f"It needs glibc {build.glibc} or newer; this system has {demand.glibc}.",
             "tegra": f"It is built for servers: {demand.tegra}.",
@@ -156,7 +157,7 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
             "contested": "It may not have code for this GPU: sources disagree.",
             "archs": "It is not known which GPUs this build has code for.",
             "ptx": f"Its PTX (CUDA {cuda}) is too new for your driver (CUDA {drive.cuda}).",
-            "driver": f"It needs CUDA {cuda}, and the minimum driver version for that is unknown.",
+            "driver": f"It needs CUDA {cuda}, for which the minimum driver version is unknown.",
         }[why]
     )
 

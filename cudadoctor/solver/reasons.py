@@ -18,7 +18,7 @@ from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, re
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
 
-_NOTHING_LOST = "As far as is known, you give up nothing else."
+_NOTHING_LOST = "There are no other known trade-offs."
 _ALWAYS = ("torchvision", "torchaudio")
 _WHERE_INSTALLED = ("torchtext", "xformers", "flash-attn", "triton-windows", "vllm")
 
@@ -90,7 +90,8 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     if near := _nearest(build, case):
         return (
             f"No build of torch {near[0]} is compatible with this machine; {_label(build)} is "
-            f"the newest compatible build, and {_label(near[1])} is the closest to your version."
+            f"the newest compatible build, and {_label(near[1])} is the closest to your "
+            "installed version."
         )
     if waits:
         return (
@@ -186,9 +187,10 @@ def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
         which = named(of_capability(gpus, case.aside))
         yield (
             f"No torch build for {case.platform} has code for compute capability "
-            f"{', '.join(map(str, case.aside))}, so those GPUs are left out."
+            f"{', '.join(map(str, case.aside))}, so GPUs with that compute capability are left "
+            "out."
         )
-        yield f"To hide {which}, set CUDA_VISIBLE_DEVICES to the other GPUs."
+        yield f"To hide {which}, list only the other GPUs in CUDA_VISIBLE_DEVICES."
     if first is None or not others:
         return
     rest = replace(case, capabilities=tuple(others))
@@ -297,7 +299,7 @@ def _against(build: TorchBuild, case: Case, too: OptStr) -> str:
     A build for GPUs is held against them, also where none is to be used.
     """
     demand = case if build.cuda is None else case.whole or case
-    kept = "It would also work; the installed release is kept."
+    kept = "It would also work, but the installed release is kept."
     fits = kept if case.keep is None else f"It would work, but you asked for {case.keep}."
     return reason(build, demand) or too or fits
 
@@ -344,12 +346,12 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
         has, had = (companion_of(name, either, case.knowledge) for either in (build, free))
         if had is not None and has is None:
             yield (
-                f"No {name} release is known for torch {build.torch}; torch {free.torch} pairs "
-                f"with {name} {had}."
+                f"There is no known {name} release for torch {build.torch}; torch {free.torch} "
+                f"works with {name} {had}."
             )
     if build.archs_uncertain and not free.archs_uncertain:
         yield (
-            f"The list of supported GPUs is less certain for torch {build.torch} than for torch "
+            f"The list of supported GPUs is less reliable for torch {build.torch} than for torch "
             f"{free.torch}."
         )
 

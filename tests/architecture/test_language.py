@@ -324,8 +324,8 @@ def test_a_filled_text_is_translated_by_its_template() -> None:
 
 def test_a_value_never_holds_the_sentences_after_it() -> None:
     text = (
-        "No single build supports all GPUs in this machine; this one leaves out the Tesla K80 "
-        "(GPU 0). "
+        "No single build supports all GPUs in this machine; this one does not support the Tesla "
+        "K80 (GPU 0). "
     )
     text += "Run your programs with /a/python. A sentence without a translation."
     spoken = language("es").spoken(text)

@@ -116,7 +116,7 @@ def test_a_slice_of_a_card_is_not_judged_by_the_whole_card() -> None:
 
 
 def test_what_is_measured_far_below_the_data_sheet_is_believed() -> None:
-    table = Peaks(13e12, 360e9, "according to its data sheet")
+    table = Peaks(13e12, 360e9, "according to the GPU's data sheet")
     same = Peaks(12e12, 330e9, "as measured here")
     narrow = Peaks(9e12, 215e9, "as measured here")
     assert judging.believed(table, same, "decoder") == table
@@ -130,7 +130,7 @@ def test_what_is_measured_far_below_the_data_sheet_is_believed() -> None:
 
 
 def test_a_measured_product_says_nothing_of_convolutions() -> None:
-    tf32 = Peaks(156e12, 1555e9, "according to its data sheet")
+    tf32 = Peaks(156e12, 1555e9, "according to the GPU's data sheet")
     assert judging.believed(tf32, Peaks(19e12, 1400e9, "as measured here"), "cnn") == tf32
 
 
@@ -138,8 +138,8 @@ def test_a_variable_that_falsifies_is_told() -> None:
     changed = {"environment": ["CUDA_LAUNCH_BLOCKING=1", "TORCHDYNAMO_DISABLE=1"]}
     on_a_gpu = command.place_of(look("NVIDIA H200") | changed, None, None)
     assert on_a_gpu.notes == (
-        "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, so all results are too"
-        " slow",
+        "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, so all results are "
+        "slower than normal",
         "TORCHDYNAMO_DISABLE=1 is set: torch.compile does nothing, so its results are meaningless",
     )
     on_a_cpu = command.place_of(look() | changed, None, None)

@@ -61,7 +61,7 @@ def test_each_outcome_has_its_words() -> None:
         "failed: out of memory",
         "skipped needs a GPU with capability 8.9 or newer: fp8",
         "limited by compute: 61 % of the fp32 peak of this GPU",
-        "differences below 0.8% count as no difference",
+        'differences below 0.8% are reported as "no difference"',
         "amp-bf16 + compile: 3.42x faster (3.38 to 3.46)",
         "recipes/train/amp_bf16.py",
     ):
@@ -106,7 +106,7 @@ def test_a_baseline_that_failed_and_a_bench_without_workloads_are_told() -> None
 def test_no_gain_is_the_baseline_itself() -> None:
     workload = msgspec.structs.replace(decoder(), best=(), best_gain=None)
     text = shown(with_workload(workload), 100)
-    assert "no technique beats the baseline by more than the noise" in text
+    assert "no technique beats the baseline by more than the measurement noise" in text
 
 
 def test_a_best_that_was_not_proven_says_so_and_multiplies_nothing() -> None:
@@ -146,7 +146,7 @@ def test_a_best_that_the_proof_denied_is_told() -> None:
 
 
 def test_what_was_not_tried_is_told_by_its_reason() -> None:
-    why = "it needs a GPU"
+    why = "this technique needs a GPU"
     alone = tuple(Gain(technique=name, verdict="not-here", why=why) for name in ("a", "b"))
     workload = msgspec.structs.replace(decoder(), alone=alone, best=(), best_gain=None)
     text = shown(with_workload(workload), 100)

@@ -126,7 +126,7 @@ def test_a_torch_of_the_current_folder_is_told_from_its_name(
 ) -> None:
     found = _judged(tmp_path, monkeypatch, name)
     path = tmp_path / "here" / name.partition("/")[0]
-    assert found["torch-duplicate"] == f"Your {path} is imported instead of torch"
+    assert found["torch-duplicate"] == f"Your own {path} is imported instead of torch"
 
 
 @pytest.mark.parametrize(

@@ -178,8 +178,8 @@ def test_a_requirement_that_would_be_built_is_not_asked_for() -> None:
     change = PackageChange(install=("torch==2.14.1", "evil@file:///tmp/evil"))
     found = verify(change, machine(), knowledge.load(), here=False)
     assert found.why == (
-        "the packages could not be checked:"
-        " evil@file:///tmp/evil is not a release on a package index"
+        "the packages could not be checked: evil@file:///tmp/evil does not come from a package "
+        "index"
     )
 
 

@@ -149,7 +149,7 @@ def test_a_variable_of_the_shell_is_told_with_its_line_and_why_it_is_left() -> N
     result = judged(step("v", commands=(), variables={"LD_PRELOAD": None}, risk=Risk.PROCESS))
     lines = shown(result)
     assert "      unset LD_PRELOAD" in lines
-    assert "Run this in your own shell; cudadoctor cannot set variables there:" in lines
+    assert "Run this in your shell; cudadoctor cannot set your shell's variables:" in lines
     assert what_remains(result, chosen(result.plan)).endswith("run: cudadoctor check")
 
 

@@ -88,7 +88,7 @@ def test_nothing_to_undo_is_no_failure(broken: Environment) -> None:
         ran = broken.fix(word)
         assert ran.returncode == 0, ran
         verb = {"--forget": "delete"}.get(word, word[2:])
-        assert last(ran) == f"Nothing to {verb}: no fix was applied to {broken.folder}."
+        assert last(ran) == f"Nothing to {verb}: no fix has been applied to {broken.folder}."
 
 
 def test_what_is_forgotten_cannot_be_undone(broken: Environment) -> None:

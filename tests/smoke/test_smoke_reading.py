@@ -93,7 +93,7 @@ def test_an_import_that_is_killed_has_its_signal_also_through_a_shell(code: int)
 @pytest.mark.parametrize(
     ("ran", "why"),
     [
-        (Ran(missing=True), "the interpreter does not exist"),
+        (Ran(missing=True), "the Python executable does not exist"),
         (Ran(why="EACCES: Permission denied"), "EACCES: Permission denied"),
         (
             Ran(code=0, stdout="hello\n"),
@@ -208,11 +208,11 @@ def gpu(index: int = 0, **more: object) -> Gpu:
             {"processes": (GpuProcess(pid=7, name="python"),)},
             "other processes are using it: python (7)",
         ),
-        ({"processes": (GpuProcess(pid=7),)}, "other processes are using it: a process (7)"),
-        ({"memory_used_bytes": 8 * GIB + 1}, "80% of its memory is in use"),
+        ({"processes": (GpuProcess(pid=7),)}, "other processes are using the GPU: a process (7)"),
+        ({"memory_used_bytes": 8 * GIB + 1}, "80% of the GPU's memory is in use"),
         ({"compute_mode": "prohibited"}, "its compute mode is prohibited"),
         ({"compute_mode": "exclusive"}, "its compute mode is exclusive"),
-        ({"code": 15}, "the driver cannot reach it"),
+        ({"code": 15}, "the driver cannot reach the GPU"),
     ],
 )
 def test_a_guest_leaves_a_gpu_alone(more: dict[str, object], reason: str) -> None:

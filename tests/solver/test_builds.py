@@ -273,7 +273,7 @@ def test_an_unknown_wish_is_answered_with_a_sentence() -> None:
         choice = best_build(machine_of(RTX_4090), KB, keep=wish)
         assert choice.build is None
         assert choice.why[0].startswith(
-            f"No torch release matching {wish} is known for linux_x86_64."
+            f"There is no known torch release for linux_x86_64 that matches {wish}."
         )
 
 

@@ -145,7 +145,7 @@ class RecordedHost:
     def _answer(self, asked: tuple[str, ...], said: Said | None, args: tuple[str, ...]) -> Ran:
         if said is None:
             if self.otherwise is None:
-                pytest.fail(f"this recording contains no answer for {' '.join(asked)!r}")
+                pytest.fail(f"this recording has no data for {' '.join(asked)!r}")
             return self.otherwise
         if isinstance(said, Ran):
             return said

@@ -425,11 +425,11 @@ def _notes(figures: Figures) -> Strings:
         (no_processes, f"per-process usage is unknown: {no_processes}"),
         (
             figures.gpus_by == "all",
-            "it is not known which GPUs the script used, so all are shown",
+            "the script's GPUs could not be determined, so all GPUs are shown",
         ),
         (
             any(gpu.busy is not None for gpu in figures.gpus),
-            '"busy" means that a kernel was running, not that it used the whole GPU',
+            '"busy" means that a kernel was running, not that the kernel used the whole GPU',
         ),
         (
             waits >= CROWDED,
@@ -437,7 +437,7 @@ def _notes(figures: Figures) -> Strings:
         ),
         (
             (figures.shm or 0) >= FULL_SHM,
-            "/dev/shm is nearly full; DataLoader workers that run out of space there are killed",
+            "/dev/shm is nearly full; DataLoader workers are killed when it runs out of space",
         ),
     )
     return tuple(text for applies, text in rows if applies)

@@ -74,7 +74,7 @@ _GRANTED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES")
 """What Slurm sets in a job that has a GPU."""
 _JOB_TEXT = (
     "Start a new job from the login node: you cannot add a GPU to a running job. For a batch "
-    "job, add the line to your job script."
+    "job, add this line to your job script."
 )
 _PYXIS = " Leave `--container-image` unchanged: Pyxis passes the GPU through to the container."
 _RUN = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
@@ -134,7 +134,7 @@ spec:
 _APPLY = (
     "Add these lines to the pod's manifest. Then delete the pod and apply the manifest again "
     "(`kubectl apply -f`): the change does not affect a running pod. In a Deployment or Job, put "
-    "them under spec.template."
+    "the lines under spec.template."
 )
 _PLUGIN = (
     "`kubectl describe nodes` must list nvidia.com/gpu. If it does not, the cluster "
@@ -222,7 +222,7 @@ def container_option(
         text = f"Add `{option}` to your `{run} run` command, before the image name."
         text += _WITH_COMPOSE if edits else ""
     elif kind:
-        text = f"Change how the container is started. In Docker, the option is `{option}`."
+        text = f"Start the container with the equivalent of Docker's `{option}` option."
     else:
         return ()
     return (
@@ -319,8 +319,8 @@ def larger_shm(m: Machine) -> Remedies:
             needs_root=True,
             edits=(Edit(file="/etc/fstab", what="tmpfs /dev/shm tmpfs defaults,size=8G 0 0"),),
             commands=(("mount", "-o", "remount,size=8G", "/dev/shm"),),
-            note="The command lasts only until the next reboot; the line in /etc/fstab makes the "
-            "change permanent.",
+            note="The command takes effect only until the next reboot; the line in /etc/fstab "
+            "makes the change permanent.",
         ),
     )
 
@@ -333,9 +333,9 @@ def raise_nofile(m: Machine) -> Remedies:
         title="Raise the open-file limit in this shell",
         risk=Risk.PROCESS,
         commands=(("ulimit", "-n", "65536"),),
-        note="Start your program from the same shell. In a batch job, add the command to the job "
-        "script. If the shell refuses, its hard limit is lower; raise the limit permanently "
-        "instead.",
+        note="Start your program from the same shell. In a batch job, add this command to the job "
+        "script. If the shell rejects the new limit, the hard limit is lower; raise the "
+        "limit permanently instead.",
     )
     if kind in _RUN and not _kubernetes(m):
         option = "--ulimit nofile=65536"
@@ -382,7 +382,11 @@ def other_gpus(m: Machine, taken: Collection[Gpu]) -> Remedies:
     if not others or m.container.scheduler or "CUDA_VISIBLE_DEVICES" in (m.env or {}):
         return ()
     chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(others)}
-    title = "Use the other GPUs instead" if len(others) > 1 else f"Use GPU {others[0]} instead"
+    title = (
+        "Use the machine's other GPUs instead"
+        if len(others) > 1
+        else f"Use GPU {others[0]} instead"
+    )
     return (Remedy(id="use-free-gpu", title=title, risk=Risk.PROCESS, variables=chosen),)
 
 
@@ -408,7 +412,7 @@ def busy_gpus(m: Machine, taken: list[Gpu]) -> Remedies:
 def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
     pids = ",".join(str(process.pid) for process in holders[:8])
     names = [f"{process.name} ({process.pid})" for process in holders[:6] if process.name]
-    users = f"In use by {', '.join(names)}. " if names else ""
+    users = f"Processes using the GPU: {', '.join(names)}. " if names else ""
     windows = m.platform.system == "Windows"
     return Remedy(
         id="free-memory",
@@ -489,8 +493,13 @@ _KERNEL_LINE: dict[str, tuple[tuple[str, str], str]] = {
     "nixos": (("/etc/nixos/configuration.nix", 'boot.kernelParams = [ "{option}" ];'), ""),
 }
 """How an option gets onto the kernel's command line, by distribution: file and line, command."""
-_REBUILD = "Add the line below, then run `nixos-rebuild switch` as root."
-_REBUILD_BOOT = "Add the line below, run `nixos-rebuild boot` as root and reboot."
+_REBUILD = (
+    "Add the line below to /etc/nixos/configuration.nix, then run `nixos-rebuild switch` as root."
+)
+_REBUILD_BOOT = (
+    "Add the line below to /etc/nixos/configuration.nix, then run `nixos-rebuild boot` as root "
+    "and reboot."
+)
 
 
 def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
@@ -562,9 +571,9 @@ def allow_p2p(m: Machine) -> Remedies:
             title="Find the setting that blocks P2P",
             where=keeper_of(m),
             risk=Risk.PROCESS,
-            manual="If the command shows a value, remove NVreg_RegistryDwords from the file in "
-            "/etc/modprobe.d that sets it, then reboot. Otherwise, check the ACS setting in "
-            "the firmware, and look for a firmware update for the motherboard.",
+            manual="If the grep command prints a value, remove NVreg_RegistryDwords from the file "
+            "in /etc/modprobe.d that sets it, then reboot. Otherwise, check the ACS setting "
+            "in the firmware, and look for a firmware update for the motherboard.",
             commands=(("grep", "RegistryDwords", "/proc/driver/nvidia/params"),),
         ),
     )
@@ -617,7 +626,7 @@ def _tested(m: Machine, run: str) -> Remedies:
     return (
         Remedy(
             id="grant-gpu",
-            title="Test the host, then start your container with the GPU",
+            title="Test GPU containers on the host, then start your container with the GPU",
             where="container",
             risk=Risk.PROCESS,
             commands=((run, "run", "--rm", *flag.split(), image, "nvidia-smi"),),
@@ -817,7 +826,7 @@ def _managed(program: str, name: str) -> Remedy:
 
 
 _SAME_DRIVER = (
-    "Inside the container, install the same version of the driver libraries ({driver}), "
+    "Inside the container, install version {driver} of the driver libraries to match the host, "
     "without the kernel modules."
 )
 
@@ -835,8 +844,8 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
     lines = [f"dev{n}: {node}" for n, node in enumerate(_nodes(m)) if node in missing]
     text = (
         "On the Proxmox host, run `pct list` to find the ID of "
-        f"{m.identity.host or 'this container'}, then `nvidia-modprobe -u -c 0` to create the "
-        "device files. Add these lines and run `pct reboot ID`."
+        f"{m.identity.host or 'this container'}, then run `nvidia-modprobe -u -c 0` to create "
+        "the device files. Add these lines to /etc/pve/lxc/ID.conf, then run `pct reboot ID`."
     )
     return (
         Remedy(
@@ -975,7 +984,9 @@ def _nspawn(m: Machine) -> Remedies:
 # --- the groups of a host ------------------------------------------------------------------------
 
 _NO_LABEL = "--security-opt=label=disable"
-_TRIED = "This command starts a test container to show whether that option is enough."
+_TRIED = (
+    "This command starts a test container to show whether `--security-opt=label=disable` is enough."
+)
 _NOT_TO_JOIN = {"root", "nogroup", "nobody", "sudo", "wheel", "admin", "adm", "disk", "shadow"} | {
     *("docker", "lxd", "incus-admin", "libvirt")
 }
@@ -1016,7 +1027,8 @@ def device_groups(m: Machine) -> Remedies:
         needs_root=True,
         commands=(("usermod", "-aG", ",".join(groups), user),),
         tool="usermod",
-        note=f"Then log out and back in, or run `newgrp {groups[0]}` for the current shell only.",
+        note="Then log out and back in. To apply the change to the current shell only, run "
+        f"`newgrp {groups[0]}` instead.",
     )
     if family_of(m) != "nixos":
         return (step,)
@@ -1037,7 +1049,7 @@ def _labelled(m: Machine) -> Remedies:
         tried = (run, "run", "--rm", *flags.split(), image, "nvidia-smi")
         host = Remedy(
             id="device-label-host",
-            title="Let all containers use devices under SELinux",
+            title="Allow all containers to use devices under SELinux",
             where="host",
             needs_root=True,
             commands=(("setsebool", "-P", "container_use_devices", "on"),),
@@ -1048,10 +1060,10 @@ def _labelled(m: Machine) -> Remedies:
             "Ask the administrator to allow this with `seLinuxOptions: {type: spc_t}` in the pod's "
             "securityContext, or with container_use_devices on the node."
         )
-        return by_hand("device-label", "Let the pod use the GPU's device files", text, "admin")
+        return by_hand("device-label", "Allow the pod to use the GPU's device files", text, "admin")
     text = (
-        "The system log shows what denies access: `sudo dmesg | grep -i denied`. Run the program "
-        "outside its sandbox (snap, Flatpak), or change its profile to allow /dev/nvidia*."
+        "To see what denies access, run `sudo dmesg | grep -i denied`. Run the program outside "
+        "its sandbox (snap, Flatpak), or change the sandbox profile to allow /dev/nvidia*."
     )
     return by_hand(
         "device-label", "Find out which security module denies access", text, keeper_of(m)
@@ -1103,7 +1115,7 @@ def _group_of_the_nodes(m: Machine, user: str) -> Remedies:
             if gid
             else "In the line below, replace GID with the number that `getent group video` shows. "
             f"Then, as root, run `usermod -aG video {user}` and reboot.",
-            note="This option overrides the existing one that restricts access, no matter which "
-            "file in /etc/modprobe.d sets it.",
+            note="This option overrides the existing option that restricts access, whichever file "
+            "in /etc/modprobe.d contains it.",
         ),
     )

@@ -106,18 +106,16 @@ class Question(NamedTuple):
 
     def stays(self) -> Fate:
         """It stays, and nobody knows whether it fits."""
-        text = (
-            f"It is not known whether {self.name} works with torch {self.build.torch}, so it is "
-            "kept."
-        )
+        text = f"{self.name} will be kept, but it may not work with torch {self.build.torch}."
         return Fate(note=text)
 
     def goes(self) -> Fate:
         """It is taken out."""
         kind = f"CUDA {self.build.cuda}" if self.build.cuda else "the CPU"
         text = (
-            f"{self.name} is removed: it was compiled for a different torch version, and no "
-            f"release of it is known for torch {self.build.torch} with {kind} on this platform."
+            f"{self.name} will be removed: it was compiled for a different torch version, and "
+            f"there is no known release for torch {self.build.torch} with {kind} on this "
+            "platform."
         )
         return Fate(leaves=True, note=text)
 
@@ -332,7 +330,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
             stay = [gpu for gpu in gpus if gpu not in gone]
             settings = variables_for(stay, redacted=m.redacted).items()
             words = " and ".join(f"{name}={value}" for name, value in settings)
-            yield f"No torch build supports {named(gone)}; {words} hides it from programs."
+            yield f"No torch build supports {named(gone)}; to use only the other GPUs, set {words}."
     if demand:
         # What is wrong with a build that is taken because no sounder one fits.
         if block(build, demand) == "contested":

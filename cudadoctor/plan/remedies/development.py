@@ -189,8 +189,9 @@ def python_headers(m: Machine) -> Remedies:
         return by_hand("python-headers", title, text)
     if packages.headers == "python":
         text = (
-            "The headers for this distribution's own Python are in its python package. For any "
-            "other Python, create the environment with uv or conda, which include the headers."
+            "On this distribution, the python package includes the headers for the system "
+            "Python. For any other Python, create the environment with uv or conda; both include "
+            "the headers."
         )
         return by_hand("python-headers", title, text)
     own = _HEADERS_OF_OWN.get((family_of(m), major_of(m) or 0)) == number
@@ -287,7 +288,7 @@ def remove_conda_library(m: Machine, library: Library) -> Remedies:
     command = _conda(m, "remove", name, prefix=folder)
     note = (
         "conda also removes its own packages that depend on this library; torch's wheels do not "
-        "need it."
+        "need conda's copy of the library."
     )
     mine = folder in (None, m.python.prefix)
     step = partial(Remedy, id="remove-conda-library", title=title, risk=_risk(mine))

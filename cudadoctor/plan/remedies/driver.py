@@ -64,13 +64,16 @@ _VGPU = (
     "hypervisor's administrator."
 )
 _OUT_OF_SUPPORT = (
-    "Ubuntu {version} is out of standard support and may not have this branch. If apt does not "
-    "find the driver, upgrade Ubuntu, or install a torch build for an older driver."
+    "Ubuntu {version} is out of standard support and may not offer this driver branch. If apt "
+    "does not find the driver, upgrade Ubuntu, or install a torch build that works with an older "
+    "driver."
 )
 _SUPPORTED_UBUNTUS = ("22.04", "24.04", "26.04", "26.10")
 _LAST = "Branch {branch} is the last one that supports this GPU."
 _OPEN_ONLY = "This GPU works only with the open kernel modules."
-_OLDEST = "Branch {branch} is the oldest branch that is new enough and still gets updates."
+_OLDEST = (
+    "Branch {branch} is the oldest branch that meets the minimum version and still gets updates."
+)
 _NO_UPDATES = "Branch {branch} no longer gets updates and does not build on the newest kernels."
 _SUPERSEDED_FROM = 580
 """No branch before it gets updates any more."""
@@ -866,8 +869,8 @@ _SWITCHERS = {
 _PRIME = {"blacklist-nvidia.conf": "prime-select on-demand"}
 """The same of Ubuntu's prime-select, which leaves the boot image to others."""
 _SWITCHED = (
-    "This tool created the file that blocks the nvidia module and would recreate the file if you "
-    "deleted it by hand."
+    "The program in this step created the file that blocks the nvidia module and would recreate "
+    "the file if you deleted it by hand."
 )
 
 
@@ -907,7 +910,10 @@ def _unblocked(m: Machine, files: Strings) -> Json:
 def hmm_off(m: Machine) -> Remedies:
     """Switch HMM off in the module nvidia_uvm."""
     edit = _option("nvidia-uvm-hmm", "nvidia_uvm uvm_disable_hmm=1")
-    note = "torch does not need HMM. A newer kernel or driver branch may also fix the problem."
+    note = (
+        "torch does not need HMM (Heterogeneous Memory Management). A newer kernel or driver "
+        "branch may also fix the problem."
+    )
     title = "Disable HMM in the nvidia_uvm module"
     return _with_option(m, "hmm-off", title, edit, note)
 
@@ -926,12 +932,12 @@ def libcuda_away(m: Machine, path: str) -> Remedies:
     asks = {"apt-get": ("dpkg", "-S"), "pacman": ("pacman", "-Qo")}.get(tool, ("rpm", "-qf"))
     title = "Find out what installed the extra copy of libcuda"
     text = (
-        "Remove the package that owns this libcuda, or the line in /etc/ld.so.conf.d that puts "
-        "its folder on the search path. Then run `ldconfig` as root. Do not delete the library "
-        "file by hand."
+        "Remove the package that owns the extra libcuda, or the line in /etc/ld.so.conf.d that "
+        "adds the library's folder to the search path. Then run `ldconfig` as root. Do not "
+        "delete the library file by hand."
     )
     if not path.startswith("/") or m.redacted:
-        text = f"`ldconfig -p | grep libcuda` shows the path of the file. {text}"
+        text = f"`ldconfig -p | grep libcuda` shows the paths of the libcuda files. {text}"
         return (step(title=title, risk=Risk.PROCESS, manual=text),)
     folder = path.rpartition("/")[0]
     commands: list[Strings] = [(*asks, path)]
@@ -939,9 +945,9 @@ def libcuda_away(m: Machine, path: str) -> Remedies:
         commands.append(("grep", "-rl", folder, "/etc/ld.so.conf.d"))
     else:
         text = (
-            "If a package owns the file, remove that package. If no package owns the file, it is "
-            "a leftover copy: move it, and any other libcuda files in the same folder, somewhere "
-            "else, then run `ldconfig` as root."
+            "If a package owns this libcuda file, remove that package. If no package owns the "
+            "file, the file is a leftover copy: move it and any other libcuda files in the same "
+            "folder to another location, then run `ldconfig` as root."
         )
     return (step(title=title, risk=Risk.PROCESS, commands=tuple(commands), manual=text),)
 
@@ -992,7 +998,7 @@ def reload_driver(m: Machine) -> Remedies:
     loaded = [name for name in order if name in (order[2:] if known is None else known)]
     out = ("modprobe", "-r", *loaded, "nvidia")
     note = (
-        "This only works while nothing is using the GPU, including the desktop: `lsof "
+        "This works only if no program is using the GPU, not even the desktop: `lsof "
         "/dev/nvidia*` lists the programs that use it."
     )
     start = commands_in("modprobe nvidia; modprobe nvidia_uvm")
@@ -1102,7 +1108,7 @@ def reload_uvm(m: Machine) -> Remedies:
         return step("Load the nvidia_uvm module and create its device nodes", nodes)
     note = (
         "Stop all CUDA programs first: `sudo fuser -v /dev/nvidia-uvm` lists the processes that "
-        "still use the module."
+        "still use nvidia_uvm."
     )
     commands = f"modprobe -r nvidia_uvm; modprobe nvidia_uvm; {nodes}"
     return step("Reload the nvidia_uvm module", commands, note=note) + _through_suspend(m)
@@ -1167,7 +1173,7 @@ def wsl_driver(m: Machine) -> Remedies:
             return (step(title=title, commands=commands, note=note),)
         text = (
             "In Windows, run `wsl --list` to find the name of this distribution. Then run `wsl "
-            "--set-version` followed by that name and 2."
+            "--set-version` with that name and the version number 2."
         )
         return (step(title=title, manual=text, note=note),)
     inside = _names(m)
@@ -1203,7 +1209,9 @@ def _root(
     step = partial(Remedy, id=id, title=title, where=where, reboot=reboot)
     if where == "admin":
         return (
-            step(manual="Ask the administrator to do this: other people also use this machine."),
+            step(
+                manual="Ask the administrator to do this, because other people also use this machine."
+            ),
         )
     return (step(needs_root=True, commands=commands_in(commands), note=note),)
 

@@ -31,7 +31,8 @@ _NEW_UUID = (
 )
 _AGAIN = "Then start the container again."
 _BROKEN = (
-    "Neither a reset nor a new driver repairs this GPU. Do not train on it until it is replaced."
+    "Neither a reset nor a new driver repairs this GPU. Do not train on this GPU until it is "
+    "replaced."
 )
 _LINUX = ("linux", "dgx", "container", "cluster")
 _REPORT = ("nvidia-bug-report.sh",)

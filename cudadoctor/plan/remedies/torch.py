@@ -189,7 +189,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     listed = ", ".join(pins.values()).replace("==", " ")
     title = f"Install {listed} for torch {version.public}"
     lost = ", ".join(name for name in found if name not in pins)
-    note = f"No release of {lost} is known for this torch version." if lost else None
+    note = f"There is no known release of {lost} for this torch version." if lost else None
     return (_step(id="install-companion", title=title, packages=change, note=note),)
 
 
@@ -481,7 +481,7 @@ def leave_out(m: Machine, kb: Knowledge, hidden: Collection[Version]) -> Remedie
     step = partial(Remedy, id="hide-gpu", title=f"Hide {named(gone)} from programs")
     if keeper_of(m) == "admin":
         return (step(where="admin", manual=_SCHEDULED),)
-    note = "Programs started with this setting see only the other GPUs."
+    note = "Programs started with this setting see only the remaining GPUs."
     return (step(risk=Risk.PROCESS, variables=variables_for(stay, redacted=m.redacted), note=note),)
 
 
@@ -493,7 +493,7 @@ def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
     install = remedy_for(change.build, m, kb)
     gone = hiding[0].title.removeprefix("Hide ").removesuffix(" from programs")
     note = joined(
-        f"No single build supports all GPUs in this machine; this one leaves out {gone}.",
+        f"No single build supports all GPUs in this machine; this one does not support {gone}.",
         install.note,
     )
     settings = hiding[0].variables
@@ -528,7 +528,8 @@ def wished_torch(m: Machine, kb: Knowledge, choice: Choice, wish: str) -> Remedi
     # Why it cannot be, and what would help, as words: another release is nobody's wish.
     more = len(choice.why_not) - _MOST_REASONS
     texts = (
-        f"Choose a release other than torch {wish}, or fix what keeps it from running here.",
+        f"Choose a release other than torch {wish}, or fix the problem that keeps that "
+        "release from running on this machine.",
         *choice.why[:1],
         *(f"{other.variant}: {other.reason}" for other in choice.why_not[:_MOST_REASONS]),
         f"{more} older variants are not compatible either." if more > 0 else None,

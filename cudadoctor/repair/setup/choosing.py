@@ -128,7 +128,7 @@ class _Choosing:
         if own and own.build:
             if other and _is_newer(other, own):
                 version = own.machine.python.version
-                template = "With Python {version}, the newest usable torch is {torch}."
+                template = "The newest torch you can use with Python {version} is {torch}."
                 only = say(template, version=version, torch=own.build.torch)
                 return _made(known.tool or "pip", other, only)
             return self._from_own(own, other)
@@ -191,14 +191,16 @@ class _Choosing:
         if other is not None:
             return _made("pip", other, without)
         package = f"python{python_of(own.machine)}-venv"
-        template = "Install ensurepip (Debian, Ubuntu: sudo apt install {package}), or install uv."
+        template = (
+            "Install ensurepip (on Debian or Ubuntu: sudo apt install {package}), or install uv."
+        )
         out = say(template, package=package)
         return NoWay(why=(without,), ways_out=(out,), choice=own.choice)
 
     def _instead(self) -> str:
         """Why the machine's own Python is not taken."""
         if self.own is None:
-            return say("The active Python does not run.")
+            return say("The active Python does not work.")
         wanted = f"torch {self.known.torch}" if self.known.torch else "torch"
         version = python_of(self.own.machine)
         return say(
@@ -226,7 +228,7 @@ class _Choosing:
         if found is None:
             return self._nothing()
         version = python_of(found.machine)
-        template = "Specify a Python {version} with --python, or omit --python."
+        template = "Specify Python {version} with --python, or omit --python."
         return self._nothing(say(template, version=version))
 
     def _nothing(self, *ways_out: str) -> NoWay:

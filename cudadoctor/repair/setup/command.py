@@ -186,7 +186,7 @@ def setup(folder: str, options: Options) -> int:
             "--as dockerfile"
         )
     if not folder.strip():
-        refuse("DIR is empty; specify a folder for the new environment")
+        refuse("DIR is an empty string; specify a folder for the new environment")
     place = making.looked_at(folder)
     if sentence := making.refusal(place):
         refuse(sentence)
@@ -232,7 +232,7 @@ def _known(options: Options, kb: Knowledge) -> Known:
         if choosing.suffices(known, kb):
             return known
         with Waiting() as progress:
-            progress("the Python installations on this machine", True)
+            progress("the search for Python installations", True)
             return replace(known, others=choosing.found(host))
     finally:
         local.close_host()

@@ -75,7 +75,7 @@ class Place(Struct, frozen=True, kw_only=True):
 def refusal(place: Place) -> OptStr:
     """Why no environment may be made there, as one sentence; None where one may."""
     if place.why:
-        template = "{path} cannot be examined ({reason}); choose another folder"
+        template = "cannot access {path} ({reason}); choose another folder"
         return say(template, path=place.path, reason=place.why)
     return next(chain(_by_name(place), _by_kind(place), _by_rights(place)), None)
 
@@ -108,12 +108,12 @@ def _by_kind(place: Place) -> Iterator[str]:
     name = place.path
     if place.kind == "link":
         yield say(
-            "{path} is a link to {real}; specify the folder itself", path=name, real=place.real
+            "{path} is a link to {real}; specify that folder instead", path=name, real=place.real
         )
     if place.kind == "file":
         yield say("{path} is a file; specify a folder that does not exist yet", path=name)
     if not place.parent_there:
-        yield say("{path} is not an existing folder; create it first", path=place.parent)
+        yield say("there is no folder {path}; create it first", path=place.parent)
     if place.entries and not place.ours:
         found = ", ".join(place.entries[:3]) + (", ..." if len(place.entries) > 3 else "")
         template = "{path} is not empty ({names}); specify a folder that does not exist yet"

@@ -133,7 +133,14 @@ def _build(choice: Choice, wanted: Wanted, width: int) -> Iterator[Line]:
     yield from rows(say("Why"), list(map(spoken, choice.why)), width)
     if build.cuda is None and wanted.machine.platform.system != "Darwin":
         yield from rows(
-            "", [say("This is a CPU build; it shows that torch works, not that a GPU does.")], width
+            "",
+            [
+                say(
+                    "With a CPU build, the training step shows that torch works but does not test a "
+                    "GPU."
+                )
+            ],
+            width,
         )
     yield from rows(say("Rejected"), _rejected(choice), width)
 
@@ -205,7 +212,7 @@ def use(recipe: Recipe, width: int) -> Iterator[Line]:
     yield _line("python", shown((recipe.python,), recipe.wanted.machine), "green")
     if recipe.scripts and found.keys() == recipe.use.keys():
         why = say(
-            "Run this environment's python by its path; activation scripts would run parts "
-            "of the folder name as code."
+            "Run this environment's Python by its full path; activation scripts would execute "
+            "parts of the folder name as code."
         )
         yield from rows(say("Note"), [why], width)

@@ -124,11 +124,11 @@ def _other_python(pythons: str) -> Remedies:
     """An environment with the newest of these Pythons, made by uv, which brings them itself."""
     then = (
         "Activate the environment, then repeat the installation. Or use a release that supports "
-        "your Python."
+        "your Python version."
     )
     newest = pythons.rpartition(", ")[2]
     if not newest:
-        title = "Use a Python that this release supports"
+        title = "Use a Python version that this release supports"
         return by_hand("other-python", title, f"{title}. {then}")
     return (
         Remedy(
@@ -200,7 +200,7 @@ _WHY = {
     "no-such-index": "torch has no index for {variant}: it is built for only a few CUDA versions.",
     "no-such-variant": "No torch release was ever built for {variant}.",
     "no-such-build": "This release was built for {variants}, but not for the requested variant.",
-    "other-variants": "This index provides this release only as {had}.",
+    "other-variants": "The index provides this release only as {had}.",
     "wall": "This release has no wheel for {what}.",
     "wheel": "The wheel is for {tags}.",
     "no-such-release": "There is no release with this version number.",
@@ -217,7 +217,7 @@ _WHY = {
     essential=False,
 )
 def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
-    """The index determines which build you get, and this one has a build without CUDA.
+    """The package index determines which build you get, and this index provides a CPU-only build.
 
     For Windows, PyPI only has CPU builds; for Linux on ARM the same was true before torch 2.11.
     The index /whl/cpu and the conda package cpuonly always give CPU builds.
@@ -502,7 +502,7 @@ def _outright(install: Install, place: int) -> Chosen | None:
     return Chosen(place, _command(install), why, LIKELY, evidence)
 
 
-_BY_NAME = "The command requests the build without CUDA."
+_BY_NAME = "The command requests a CPU-only build."
 _CPU_INDEX = "The /whl/cpu index contains only builds without CUDA."
 _WINDOWS = "For Windows, PyPI only has torch builds without CUDA."
 
@@ -533,10 +533,10 @@ def _by_index(install: Install, place: int, asked: str, m: Machine, kb: Knowledg
     return Chosen(place, _command(install), why, sure, (fact,), next(iter(unknown), ""))
 
 
-_ARM = "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA."
+_ARM = "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA support."
 _ARM_UNDATED = (
-    "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA; this report is "
-    "undated."
+    "Before torch 2.11 (March 2026), PyPI's builds for Linux on ARM had no CUDA support; this "
+    "report is undated."
 )
 
 

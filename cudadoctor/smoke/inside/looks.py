@@ -82,7 +82,7 @@ def numpy_bridge() -> None:
 
             array = numpy.ones(2, dtype="float32")
             same = bool((torch.from_numpy(array).numpy() == array).all())
-        error = "" if same else "the values changed on the way from numpy to torch and back"
+        error = "" if same else "the values changed when converted from NumPy to torch and back"
     except Exception as problem:
         error = "; ".join([wire.words(problem)] + [str(warning.message) for warning in caught][:1])
     say("numpy", error=error[:2000])
