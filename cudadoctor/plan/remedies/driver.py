@@ -107,7 +107,7 @@ def guest_driver(m: Machine) -> Remedies:
         return (Remedy(id="guest-driver", title=title, where="admin", manual=_VGPU),)
     named = [package.name for package in m.driver.packages or () if is_driver(package)]
     file = "/var/tmp/nvidia-grid.run"
-    commands: list[Strings] = [("apt-get", "purge", "-y", *named)] if named else []
+    commands: list[Strings] = [("apt-get", "remove", "-y", *named)] if named else []
     commands += [
         *commands_in("apt-get update"),
         ("apt-get", "install", "-y", "build-essential", f"linux-headers-{m.platform.kernel}"),
