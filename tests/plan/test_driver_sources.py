@@ -48,7 +48,8 @@ def test_a_module_behind_its_libraries_is_met_within_its_generation() -> None:
     step = _first(remedies.one_version, SUSE, driver, KB)
     assert _lines(step) == [
         "zypper install -y --oldpackage nvidia-compute-G06=570.124.06 "
-        "nvidia-compute-utils-G06=570.124.06"
+        "nvidia-compute-utils-G06=570.124.06",
+        "zypper addlock nvidia-compute-G06 nvidia-compute-utils-G06",
     ]
     assert not step.reboot, "the loaded module is of that version"
 

@@ -386,7 +386,13 @@ def _of_dpkg(*names: str) -> list[dict[str, str]]:
         ),
         ("ubuntu", "6.8.0-90-generic", ("nvidia-dkms-580-open",), "dkms autoinstall"),
         ("fedora", "6.17.7-300.fc43.x86_64", ("akmod-nvidia",), "akmods --force"),
-        ("rocky", "5.14.0-570.el9.x86_64", ("kmod-nvidia-580.95.05-5.14.0",), "dnf upgrade -y"),
+        (
+            "rocky",
+            "5.14.0-570.el9.x86_64",
+            ("kmod-nvidia-580.95.05-5.14.0-503.11.1",),
+            "dnf install -y --refresh kmod-nvidia-580.95.05-5.14.0-570",
+        ),
+        ("rocky", "5.14.0-570.el9.x86_64", ("kmod-nvidia",), "dnf upgrade -y"),
         (
             *("ol", "5.15.0-300.163.18.el9uek.x86_64"),
             ("kmod-nvidia-open-dkms",),

@@ -48,7 +48,11 @@ NEVER = (
         "not needed",
     ),
     (r"(?<!cache )\b(purge|autoremove)\b", "takes the display along"),
-    (r"NVIDIA-Linux\S*\.run|sh \S+\.run", "over distribution packages"),
+    # A container on Proxmox gets the host's libraries, without a module, in place of its packages.
+    (
+        r"(?:(?<!/)\bNVIDIA-Linux\S*|sh \S+)\.run(?! --silent --no-kernel-modules)",
+        "over distribution packages",
+    ),
     (r"chmod|0666", "opens the device to everybody"),
     (r"(?i)(turn|switch)\w* off (secure boot|ecc|selinux)|disable-validation|setenforce", "safety"),
     (r"iommu=off|pcie_aspm=off|pci=noaer", "boot options as a first answer"),

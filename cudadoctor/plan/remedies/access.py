@@ -755,7 +755,7 @@ def _system_container(m: Machine) -> Remedies:
 
 def load_uvm_on_host(m: Machine) -> Remedies:
     """The module on the host of a container, then its device files into the container."""
-    if "nvidia_uvm" in (m.driver.modules or ("nvidia_uvm",)):
+    if notebook_of(m) or "nvidia_uvm" in (m.driver.modules or ("nvidia_uvm",)):
         return grant_gpu(m)
     name, kind, kernel = _name(m), m.container.kind or "", m.platform.kernel or ""
     again = "Then restart the container."
@@ -768,7 +768,7 @@ def load_uvm_on_host(m: Machine) -> Remedies:
     load = Remedy(
         id="load-uvm",
         title="Load the nvidia_uvm module and create its device nodes",
-        where="host",
+        where=keeper_of(m),
         needs_root=True,
         edits=(Edit(file="/etc/modules-load.d/nvidia-uvm.conf", what="nvidia_uvm", mode="write"),),
         commands=(("modprobe", "nvidia_uvm"), ("nvidia-modprobe", "-u", "-c", "0")),
@@ -882,7 +882,7 @@ def host_libraries(m: Machine) -> Remedies:
     if kind == "lxc" and kernel.endswith("-pve") and version and cpu in ("x86_64", "aarch64"):
         file = f"NVIDIA-Linux-{cpu}-{version}.run"
         page = f"https://download.nvidia.com/XFree86/Linux-{cpu}/{version}/{file}"
-        away: Commands = (("apt-get", "remove", "--purge", "-y", *packages),) if packages else ()
+        away: Commands = (("apt-get", "remove", "-y", *packages),) if packages else ()
         return (
             Remedy(
                 id="driver-out-of-image",

@@ -703,9 +703,10 @@ def _format(m: Machine) -> str:
         return "akmods"
     if m.driver.dkms or any("dkms" in name for name in names):
         return "dkms"
-    if _kmod(m):
+    by_dnf = family in ("rhel", "fedora", "amazon")
+    if by_dnf and _kmod(m):
         return "precompiled"
-    if any(re.match(r"kmod-nvidia(-\d|$)", name) for name in names):
+    if by_dnf and any(re.match(r"kmod-nvidia(-\d|$)", name) for name in names):
         return "precompiled-unnamed"
     if family == "suse" and any("-kmp-" in name for name in names):
         return "kmp"
@@ -759,7 +760,8 @@ def _older_kernels(m: Machine) -> Strings:
 def _boot_older(m: Machine) -> Remedies:
     """Start a kernel whose module is on disk; Arch takes the old kernel away with its update."""
     kernel = next(iter(_older_kernels(m)), None)
-    if kernel is None or _system_of(m) in ("arch", "endeavouros", "cachyos", "nixos", "other"):
+    gone = _system_of(m) in ("arch", "endeavouros", "cachyos", "nixos", "other")
+    if kernel is None or gone or keeper_of(m) != "here":
         return ()
     step = partial(Remedy, id="boot-older-kernel", reboot=True)
     title = f"Boot kernel {kernel}, which has an NVIDIA module"
