@@ -542,7 +542,7 @@ def _room(m: Machine, *, temporary_only: bool, wheel: int) -> Remedies:
         return by_hand("tmpdir", "Let pip use a larger disk for its temporary files", text)
     return by_hand(
         "free-disk",
-        "Free disk space for torch",
+        "Free up disk space for torch",
         f"{need_free}, or create the environment on a larger disk: `df -h` lists all disks. "
         "`pip cache purge` and `conda clean --all` delete downloaded packages.",
     )

@@ -75,7 +75,7 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
     severity=WARNING,
 )
 def thermal_throttle(m: Machine) -> Answer:
-    """The GPU or its memory is too hot, so the GPU runs below its normal clocks.
+    """The GPU or its memory is too hot, so the GPU is running below its normal clock speed.
 
     `nvidia-smi -q -d PERFORMANCE` shows "SW Thermal Slowdown" or "HW Thermal Slowdown" as active
     (NVML's clock event bits 0x20 and 0x40). The output shows the current state only, so a short

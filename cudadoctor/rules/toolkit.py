@@ -45,8 +45,8 @@ def toolkit_missing(m: Machine) -> Answer:
     reported only if an installed package compiles at run time, or if a compilation failed. A
     toolkit never makes torch.cuda.is_available() return True.
 
-    Fix: install a CUDA toolkit of the major version that torch was built with. Do not install the
-    driver that the toolkit's installer offers.
+    Fix: install a CUDA toolkit with the same major version that torch was built with. Do not
+    install the driver that the toolkit's installer offers.
     """
     asked = need(m.build.needed_by, "build.needed_by")
     needed = [name for name in asked if name not in _TRITON_ONLY]
@@ -125,7 +125,10 @@ def toolkit_env_wrong(m: Machine) -> Answer:
         if _same_major(used, cuda) or (used.cuda is None and used.nvcc):
             return None
         other = f"CUDA {used.cuda}" if used.cuda else "without nvcc"
-        what = f"CUDA builds use {used.path} ({other}), but torch needs the toolkit in {fitting[0]}"
+        what = (
+            f"CUDA extensions are compiled with {used.path} ({other}), but torch needs the "
+            f"toolkit in {fitting[0]}"
+        )
         evidence = ("build.used", fact, "torch.cuda")
     asked = home or need(m.build.needed_by, "build.needed_by")
     remedies = unset_variables(m, variable)

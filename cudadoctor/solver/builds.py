@@ -299,7 +299,7 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -
     if not builds:
         text = f"There is no known torch build for {demand.platform}."
         near = (
-            ("Torch builds are available for Linux on the same type of CPU.",)
+            ("There are torch builds for Linux on this CPU architecture.",)
             if "arm64" in text
             else ()
         )

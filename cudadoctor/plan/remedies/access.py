@@ -439,8 +439,8 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
             where=keeper_of(m),
             risk=Risk.PROCESS,
             commands=(("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
-            note="Stop only your own processes (a process in a container ends with `docker stop` "
-            "on that container); ask other users to stop theirs.",
+            note="Stop only your own processes (if a process runs in a container, stop the "
+            "container with `docker stop`); ask other users to stop theirs.",
         )
     nodes = tuple(f"/dev/nvidia{gpu.index}" for gpu in full)
     known = side_of(m) in ("linux", "dgx", "container")

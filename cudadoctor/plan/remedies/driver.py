@@ -47,12 +47,12 @@ _CLOUD = (
     "preinstalled."
 )
 _WINDOWS = (
-    "Install the current driver with the NVIDIA App or from nvidia.com/drivers. You do not need "
+    "Install the latest driver with the NVIDIA App or from nvidia.com/drivers. You do not need "
     "the CUDA toolkit."
 )
 _ON_WINDOWS = (
-    "First install the current driver on Windows, with the NVIDIA App or from "
-    "nvidia.com/drivers. You do not need the CUDA toolkit."
+    "First install the latest driver on Windows, with the NVIDIA App or from nvidia.com/drivers. "
+    "You do not need the CUDA toolkit."
 )
 _JETPACK = (
     "This updates JetPack only within its current major release. Moving to a newer major release "
@@ -178,7 +178,7 @@ def _aligned(m: Machine) -> Remedies:
         # Without the lock the next update of the system brings the newer ones back.
         install = ("zypper", "install", "-y", "--oldpackage", *older)
         pair: tuple[Strings, ...] = (install, ("zypper", "addlock", *rest))
-        title = f"Install driver libraries {kernel} to match the kernel module"
+        title = f"Install version {kernel} of the driver libraries to match the kernel module"
         return (step(title=title, **_by(pair, _HELD_BACK)),)
     modules = all(name.startswith(("kmod-", "akmod-")) for name in behind)
     if family in ("rhel", "amazon", "fedora") and behind and modules:
@@ -1174,8 +1174,8 @@ def wsl_driver(m: Machine) -> Remedies:
             commands = commands_in(f"wsl.exe --set-version {name} 2")
             return (step(title=title, commands=commands, note=note),)
         text = (
-            "In Windows, run `wsl --list` to find the name of this distribution. Then run `wsl "
-            "--set-version` with that name and the version number 2."
+            "In Windows, run `wsl --list` to find the name of this distribution, then `wsl "
+            "--set-version <name> 2` with that name."
         )
         return (step(title=title, manual=text, note=note),)
     inside = _names(m)
