@@ -35,7 +35,7 @@ _STYLE = {
     "failed": "red",
 }
 _SAME = "no difference"
-_VERDICTS = {"faster": "{:.2f}x faster", "slower": "slower, {:.2f}x", "same": _SAME}
+_VERDICTS = {"faster": "{:.2f}x faster", "slower": "slower: {:.2f}x", "same": _SAME}
 """Of what has a speed; what failed or computed something else has none, and no bar."""
 RECIPES = {technique.name: technique for technique in TECHNIQUES if technique.recipe}
 COPIED = "green"
@@ -167,7 +167,7 @@ def step(measured: Measured, unit: str) -> str:
     text = f"{duration(measured.step_s)} per step"
     if measured.spread_s is not None:
         low, high = map(duration, measured.spread_s)
-        text += f" (middle half of the rounds: {low} to {high})"
+        text += f" (interquartile range: {low} to {high})"
     text += f", {figures(measured.samples_a_step / measured.step_s)} {unit}/s"
     if (size := measured.peak_bytes) is not None:
         large = f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

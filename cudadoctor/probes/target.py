@@ -107,7 +107,7 @@ def named(host: Host, python: str) -> str:
     elif stat.is_dir and not is_name:
         why = _no_python_in(host, path)
     elif stat.why:
-        why = f"{path} cannot be examined ({stat.why})."
+        why = f"cannot access {path} ({stat.why})."
     elif stat.is_dir:
         why = f"{_NONE_IN_FOLDER}, and there is no program with that name on PATH."
     elif is_name:
@@ -262,7 +262,7 @@ def _no_python_in(host: Host, folder: str) -> str:
     seen = {path: host.stat(path) for path in paths}
     for path, stat in seen.items():
         if stat.exists is None:
-            return f"{path} cannot be examined ({stat.why})."
+            return f"cannot access {path} ({stat.why})."
     for path, stat in seen.items():
         if stat.is_link and not stat.exists:
             gone = "a link to a Python executable that no longer exists"

@@ -470,7 +470,7 @@ class ScriptReport(Struct, frozen=True, kw_only=True):
 
 def rows(report: ScriptReport) -> Iterator[Row]:
     """For how long it was sampled, what became of the script, and what was found."""
-    how = "; the script continues"
+    how = "; the script is still running"
     if report.code is not None:
         how = f", until the script ended (exit code {report.code})"
     elif report.stopped:

@@ -470,8 +470,8 @@ def start_mps(m: Machine) -> Remedies:
     else:
         start, commands = partial(Remedy, risk=Risk.PROCESS), (daemon,)
         note = (
-            "The daemon uses the folder in this shell's CUDA_MPS_PIPE_DIRECTORY. Start it as the "
-            "user who runs the programs."
+            "The MPS daemon uses the folder that CUDA_MPS_PIPE_DIRECTORY specifies in this shell. "
+            "Start the MPS daemon as the same user that runs your programs."
         )
     title = "Start the MPS control daemon"
     return (start(id="start-mps", title=title, commands=commands, note=note),)
