@@ -144,7 +144,8 @@ class Progress:
 
 NOT_COMPILED = "torch.compile does nothing, so its results are meaningless"
 FALSIFIED = {
-    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, so all results are too slow",
+    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, so all results are slower than "
+    "normal",
     "TORCHDYNAMO_DISABLE=1": NOT_COMPILED,
     "TORCH_COMPILE_DISABLE=1": NOT_COMPILED,
     "NVIDIA_TF32_OVERRIDE=0": "TF32 stays off, even for techniques that enable it",

@@ -296,7 +296,9 @@ class Heats(Struct):
             return None
         line = sound[-1].ask("profile", PROFILE_S, self.until)
         flops, bytes_s = line.get("peak_flops"), line.get("peak_bytes_s")
-        peaks = judging.Peaks(flops, bytes_s, "as measured here") if flops and bytes_s else None
+        peaks = (
+            judging.Peaks(flops, bytes_s, "measured on this machine") if flops and bytes_s else None
+        )
         measured = reference.measured()
         return judging.bottleneck_of(
             step_s=measured.step_s or 1.0,

@@ -320,8 +320,8 @@ def shared(machine: Machine, place: Place) -> OptStr:
     if place.made or (kind == "system" and image):
         return None
     template = {
-        "conda-base": "{python} belongs to conda's base environment, which conda itself needs. Create your "
-        "own environment with cudadoctor setup DIR, or add --allow-shared",
+        "conda-base": "{python} belongs to conda's base environment, which conda itself needs. "
+        "Create your own environment with cudadoctor setup DIR, or add --allow-shared",
         "system": "{python} belongs to the system, and other programs use it. Create your own "
         "environment with cudadoctor setup DIR, or add --allow-shared",
         "pipx": "{python} belongs to a program installed with pipx; reinstall that program "

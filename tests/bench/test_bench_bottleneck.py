@@ -7,7 +7,7 @@ import pytest
 from cudadoctor.bench.judging import Peaks
 from cudadoctor.bench.judging import bottleneck_of as judge
 
-PEAKS = Peaks(flops=10e12, bytes_s=1e12, source="as measured here")
+PEAKS = Peaks(flops=10e12, bytes_s=1e12, source="measured on this machine")
 PRODUCT = (10**11, 10**8, 1)
 """10 ms of arithmetic, 0.1 ms of traffic."""
 ADDITION = (10**6, 10**10, 1)
@@ -31,7 +31,7 @@ def test_a_gpu_that_stands_still_waits_for_the_host() -> None:
 def test_copies_that_are_waited_for_are_not_blamed_on_the_host_alone() -> None:
     """What is measured of the GPU leaves them out: the figures cannot tell them apart."""
     assert (
-        "waiting for the CPU or for copies"
+        "waiting for the CPU or for memory copies"
         in judge(step_s=0.02, wait_s=0.0, device_s=0.01, peaks=PEAKS).why
     )
 

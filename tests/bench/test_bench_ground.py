@@ -51,7 +51,7 @@ def gpu(index: int, *busy: str) -> Gpu:
 def test_a_gpu_that_others_use_is_left_alone_and_told() -> None:
     found = command.place_of(look("H200", "H200"), None, (gpu(0, "python"), gpu(1)))
     assert found.device == "cuda:1"
-    assert found.notes == ("GPU 0 is not used: other processes are using it: python (7)",)
+    assert found.notes == ("GPU 0 is not used: other processes are using the GPU: python (7)",)
 
 
 def test_what_is_asked_for_is_used_whoever_else_uses_it() -> None:
@@ -117,8 +117,8 @@ def test_a_slice_of_a_card_is_not_judged_by_the_whole_card() -> None:
 
 def test_what_is_measured_far_below_the_data_sheet_is_believed() -> None:
     table = Peaks(13e12, 360e9, "according to the GPU's data sheet")
-    same = Peaks(12e12, 330e9, "as measured here")
-    narrow = Peaks(9e12, 215e9, "as measured here")
+    same = Peaks(12e12, 330e9, "measured on this machine")
+    narrow = Peaks(9e12, 215e9, "measured on this machine")
     assert judging.believed(table, same, "decoder") == table
     found = judging.believed(table, narrow, "decoder")
     assert found is not None
@@ -131,7 +131,7 @@ def test_what_is_measured_far_below_the_data_sheet_is_believed() -> None:
 
 def test_a_measured_product_says_nothing_of_convolutions() -> None:
     tf32 = Peaks(156e12, 1555e9, "according to the GPU's data sheet")
-    assert judging.believed(tf32, Peaks(19e12, 1400e9, "as measured here"), "cnn") == tf32
+    assert judging.believed(tf32, Peaks(19e12, 1400e9, "measured on this machine"), "cnn") == tf32
 
 
 def test_a_variable_that_falsifies_is_told() -> None:

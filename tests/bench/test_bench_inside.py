@@ -127,7 +127,7 @@ def test_workers_are_as_many_as_their_batches_have_room(trained: Asking) -> None
         found[1][1]
         == "/dev/shm does not have enough space for workers that prepare 19.0 MB batches"
     )
-    assert found[-1][1].startswith("memory has no room")
+    assert found[-1][1].startswith("memory does not have enough space")
 
 
 def test_a_container_has_no_more_memory_than_its_limit(trained: Asking, tmp_path: Path) -> None:

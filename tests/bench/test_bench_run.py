@@ -285,7 +285,7 @@ def test_the_terminal_says_cpu_and_what_is_missing(python_cpu: str, tmp_path: Pa
         "compile",
     )
     found = ran(python_cpu, tmp_path, *words, "--chart", str(chart), PATH=str(bare))
-    assert "no GPU was used" in found.stdout
+    assert "no GPU used" in found.stdout
     assert "channels-last" in found.stdout
     text = " ".join(found.stdout.split())
     assert "skipped torch.compile needs a C++ compiler, but none is on PATH: compile" in text

@@ -117,7 +117,7 @@ def test_after_the_minutes_the_script_runs_on() -> None:
     ran = bench(*python("import time; time.sleep(4.5); print('done')"), options=("--minutes=0.05",))
     assert ran.returncode == 0
     assert ran.stdout == "done\n"
-    assert "the script continues" in ran.stderr
+    assert "the script is still running" in ran.stderr
 
 
 def test_stop_ends_the_script_and_its_workers(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_where_nothing_tells_them_apart_all_are_shown_and_that_is_said() -> None
     assert found.gpus_by == "all"
     judged = starved.judge(found)
     assert judged.by == "not starved"
-    assert any("all are shown" in note for note in judged.notes)
+    assert any("all GPUs are shown" in note for note in judged.notes)
 
 
 def test_lines_that_were_cut_off_are_left_out() -> None:

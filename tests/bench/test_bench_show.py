@@ -55,7 +55,7 @@ def test_each_outcome_has_its_words() -> None:
     text = " ".join(shown(gpu_result(), 100).split())
     for words in (
         "1.42x faster (1.38 to 1.46)",
-        "slower, 0.78x (0.76 to 0.80)",
+        "slower: 0.78x (0.76 to 0.80)",
         "no difference (0.98 to 1.02)",
         "loss differs: 4.9 after 20 steps, not 4.1",
         "failed: out of memory",

@@ -382,8 +382,8 @@ def test_an_undecided_report_prints_no_fix() -> None:
     [
         (("--python", "/no/such"), "--python /no/such: no existe ese archivo o carpeta."),
         (("--python", __file__), "no es ejecutable"),
-        (("--python", "/etc"), "esa carpeta no contiene Python"),
-        (("--python", ""), "--python está vacía"),
+        (("--python", "/etc"), "la carpeta no contiene Python"),
+        (("--python", ""), "--python no tiene valor"),
         (("--from", "/no/such"), "no se puede leer /no/such"),
     ],
 )

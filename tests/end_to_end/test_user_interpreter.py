@@ -66,5 +66,5 @@ def test_an_environment_whose_python_cannot_be_looked_at_is_not_called_empty(
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(python)  # a loop: as with a folder that others may not enter, no answer
-    with pytest.raises(UsageError, match="cannot be examined"):
+    with pytest.raises(UsageError, match="cannot access"):
         choose(LocalHost(), str(tmp_path / "venv"))

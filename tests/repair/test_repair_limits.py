@@ -193,7 +193,7 @@ def test_a_later_journal_is_not_acted_upon(broken: Environment) -> None:
     for word in ("--undo", "--yes"):
         ran = broken.fix(word)
         assert ran.returncode == 2
-        assert "it was written by a newer version of cudadoctor" in ran.stderr
+        assert "the fix journal was written by a newer version of cudadoctor" in ran.stderr
     assert broken.tree() == before
 
 

@@ -96,7 +96,7 @@ def test_an_old_python_gives_way_to_one_here_that_gets_a_newer_torch() -> None:
     assert not suffices(known, KB)
     found = chosen(known)
     assert found.python == "3.12"
-    assert "With Python 3.6.15, the newest usable torch is 1.10" in found.because[0]
+    assert "The newest torch you can use with Python 3.6.15 is 1.10" in found.because[0]
 
 
 def test_no_python_is_preferred_for_a_torch_that_is_only_announced() -> None:

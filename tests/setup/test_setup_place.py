@@ -44,14 +44,14 @@ def test_a_link_is_refused_whatever_it_leads_to(tmp_path: Path, there: bool) -> 
 
 
 def test_a_missing_parent_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path}/no is not an existing folder" in str(
+    assert f"there is no folder {tmp_path}/no;" in str(
         refusal(looked_at(str(tmp_path / "no" / "env")))
     )
 
 
 def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "is not an existing folder" in str(refusal(looked_at(str(tmp_path / "file" / "env"))))
+    assert "there is no folder" in str(refusal(looked_at(str(tmp_path / "file" / "env"))))
 
 
 def test_site_packages_of_an_environment_are_refused(tmp_path: Path) -> None:
@@ -130,4 +130,4 @@ def test_a_parent_that_may_not_be_written_to_is_refused() -> None:
 
 
 def test_a_path_that_is_too_long_is_a_sentence(tmp_path: Path) -> None:
-    assert "cannot be examined" in str(refusal(looked_at(str(tmp_path / ("n" * 300)))))
+    assert "cannot access" in str(refusal(looked_at(str(tmp_path / ("n" * 300)))))

@@ -128,7 +128,7 @@ def test_a_name_that_activation_scripts_would_run_is_not_activated(name: str) ->
     found = recipe(chosen, f"/home/ada/{name}", TOOLS, KB)
     assert saying.activation(found) == {}
     words = text(saying.use(found, 80))
-    assert "Run this environment's python by its path" in words
+    assert "Run this environment's Python by its full path" in words
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,9 @@ def test_sixty_columns_hold_every_line_but_the_commands() -> None:
 def test_a_build_for_the_cpu_says_what_it_proves() -> None:
     chosen, found = made(machine=healthy_machine("cpu-linux"))
     size = Room(download_bytes=None, installed_bytes=None)
-    assert "it shows that torch works" in text(saying.plan(chosen, found, size, None, 80))
+    assert "the training step shows that torch works" in text(
+        saying.plan(chosen, found, size, None, 80)
+    )
 
 
 def test_a_disk_is_too_small_only_where_both_numbers_are_known() -> None:

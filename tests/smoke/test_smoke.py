@@ -177,7 +177,7 @@ def test_gpus_in_use_are_left_alone_and_named(python_cpu: str) -> None:
     looked = run_smoke(LocalHost(), python_cpu, mode="full", gpus=gpus, pretend=3)
     stages = stages_of(looked)
     assert smoke_of(looked).device == "cuda:1"
-    assert stages["gpu-0"].detail == "GPU 0 is left alone: its compute mode is exclusive"
+    assert stages["gpu-0"].detail == "GPU 0 was not used: the GPU's compute mode is exclusive"
     assert stages["ddp"].detail == "gloo, 2 ranks"
     assert {stages[name].status for name in STAGES} == {"passed"}
 

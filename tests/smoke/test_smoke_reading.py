@@ -97,11 +97,11 @@ def test_an_import_that_is_killed_has_its_signal_also_through_a_shell(code: int)
         (Ran(why="EACCES: Permission denied"), "EACCES: Permission denied"),
         (
             Ran(code=0, stdout="hello\n"),
-            "the interpreter exited with status 0: no words",
+            "Python exited with status 0: no words",
         ),
         (
             Ran(code=2, stderr="Unknown option: -c\nusage: x\n\n"),
-            "the interpreter exited with status 2: usage: x",
+            "Python exited with status 2: usage: x",
         ),
     ],
 )
@@ -206,12 +206,12 @@ def gpu(index: int = 0, **more: object) -> Gpu:
     [
         (
             {"processes": (GpuProcess(pid=7, name="python"),)},
-            "other processes are using it: python (7)",
+            "other processes are using the GPU: python (7)",
         ),
         ({"processes": (GpuProcess(pid=7),)}, "other processes are using the GPU: a process (7)"),
         ({"memory_used_bytes": 8 * GIB + 1}, "80% of the GPU's memory is in use"),
-        ({"compute_mode": "prohibited"}, "its compute mode is prohibited"),
-        ({"compute_mode": "exclusive"}, "its compute mode is exclusive"),
+        ({"compute_mode": "prohibited"}, "the GPU's compute mode is prohibited"),
+        ({"compute_mode": "exclusive"}, "the GPU's compute mode is exclusive"),
         ({"code": 15}, "the driver cannot reach the GPU"),
     ],
 )
@@ -253,7 +253,7 @@ def chosen_of(device: str = "", gpus: tuple[Gpu, ...] = ()) -> Chosen:
 def test_a_gpu_in_use_is_found_by_its_address_where_torch_counts_otherwise() -> None:
     chosen = chosen_of(gpus=(gpu(0, compute_mode="exclusive"), gpu(1)))
     assert chosen.devices == (0,)
-    assert chosen.skipped == ((1, "its compute mode is exclusive"),)
+    assert chosen.skipped == ((1, "the GPU's compute mode is exclusive"),)
 
 
 def test_where_every_gpu_is_in_use_the_cpu_is_left() -> None:

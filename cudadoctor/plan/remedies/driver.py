@@ -1212,7 +1212,8 @@ def _root(
     if where == "admin":
         return (
             step(
-                manual="Ask the administrator to do this, because other people also use this machine."
+                manual="Ask the administrator to do this, because other people also use this "
+                "machine."
             ),
         )
     return (step(needs_root=True, commands=commands_in(commands), note=note),)
