@@ -24,7 +24,7 @@ from cudadoctor.installers.requirement import (
     split_compiled,
 )
 from cudadoctor.installers.stack import Stack, heading
-from cudadoctor.installers.tool import Command, Hashes, Written, joined, manager, parent
+from cudadoctor.installers.tool import Command, Hashes, Written, manager, parent
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange
@@ -65,10 +65,6 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
         change, marker = replace(change, index=f"{TORCH_INDEX}/{change.variant}"), None
     lines = _poetry if tool == "poetry" else _pdm if tool == "pdm" else _uv
     file = parent(m, folder, "pyproject.toml") if folder else "pyproject.toml"
-    why = (
-        f"This environment belongs to a {tool} project: the next `{tool} sync` will restore the "
-        "packages that the project files specify."
-    )
     other = _NO_OTHER_INDEX if change.index is None and elsewhere else None
     return Written(
         tool=tool,
@@ -77,7 +73,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
         manual=None
         if folder
         else "Edit pyproject.toml as shown, and run the command in the project folder.",
-        note=joined(why, other),
+        note=other,
     )
 
 
@@ -143,7 +139,7 @@ def _dependencies(wanted: Strings) -> Iterator[str]:
     yield from (
         "[project]",
         "dependencies = [",
-        "    # instead of the present lines for these packages",
+        "    # replaces the current lines for these packages",
     )
     yield from (f"    {quoted(requirement)}," for requirement in wanted)
     yield "]"

@@ -5,11 +5,11 @@ from __future__ import annotations
 CATALOGUE: tuple[str, ...] = (
     "gpu-not-detected",
     "driver-not-installed",
+    "driver-unsupported-gpu",
+    "driver-wrong-flavour",
     "driver-not-loaded",
     "driver-library-mismatch",
     "driver-too-old",
-    "driver-wrong-flavour",
-    "driver-unsupported-gpu",
     "gpu-lost",
     "gpu-ecc",
     "gpu-unhealthy-hardware",

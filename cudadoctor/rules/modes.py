@@ -29,7 +29,13 @@ from cudadoctor.plan.remedies import (
     set_variables,
 )
 from cudadoctor.plan.remedies import fabric_manager as fabric_commands
-from cudadoctor.plan.remedies.process import has_nvlink_5, indexes_of, keeper_of, notebook_of
+from cudadoctor.plan.remedies.process import (
+    has_nvlink_5,
+    indexes_of,
+    keeper_of,
+    lasting,
+    notebook_of,
+)
 from cudadoctor.rules.evidence.signs import (
     NOT_READY,
     NOT_READY_WORDS,
@@ -384,4 +390,5 @@ def _name_a_living(m: Machine, living: list[str]) -> Remedies:
     others = (
         f"A process can use only one MIG instance. Other MIG instances: {', '.join(living[1:])}."
     )
-    return (replace(named, note=others) if living[1:] else named,)
+    permanent = lasting(m, "CUDA_VISIBLE_DEVICES")
+    return (replace(named, note=f"{others} {permanent}" if living[1:] else permanent),)

@@ -130,7 +130,7 @@ def _not_the_usual(build: TorchBuild, case: Case) -> Iterator[str]:
         return
     against = reason(usual, case)
     if against is not None and usual.cuda is None:
-        yield "A plain `pip install torch` installs the CPU build on this platform."
+        yield f"The default build of torch {usual.torch} for this platform is CPU-only."
     elif against is not None:
         yield f"The default build ({usual.variant}) is not compatible: {_clause(against)}"
 

@@ -750,7 +750,16 @@ def _numbers(kernel: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", kernel)))
 
 
-def _older_kernels(m: Machine) -> Strings:
+def _boot_newer(m: Machine) -> Remedies:
+    """A restart, where a newer kernel is installed with its module but does not run yet."""
+    kernel = next(iter(_other_kernels(m)), "")
+    if keeper_of(m) != "here" or _numbers(kernel) <= _numbers(m.platform.kernel or ""):
+        return ()
+    title = f"Restart into kernel {kernel}, which has an NVIDIA module"
+    return _root(m, "boot-newer-kernel", title, "systemctl reboot", reboot=True)
+
+
+def _other_kernels(m: Machine) -> Strings:
     """The other kernels for which a module is on disk, the newest first."""
     kernels = {file.kernel for file in m.driver.module_files or () if file.kernel}
     here = m.platform.kernel or ""
@@ -759,7 +768,8 @@ def _older_kernels(m: Machine) -> Strings:
 
 def _boot_older(m: Machine) -> Remedies:
     """Start a kernel whose module is on disk; Arch takes the old kernel away with its update."""
-    kernel = next(iter(_older_kernels(m)), None)
+    here = _numbers(m.platform.kernel or "")
+    kernel = next((name for name in _other_kernels(m) if _numbers(name) < here), None)
     gone = _system_of(m) in ("arch", "endeavouros", "cachyos", "nixos", "other")
     if kernel is None or gone or keeper_of(m) != "here":
         return ()
@@ -779,7 +789,7 @@ def _cannot_be_built(m: Machine, kb: Knowledge) -> bool:
 
     Ubuntu carries the old branches on to its own newer kernels.
     """
-    driver, older = m.driver.library, _older_kernels(m)
+    driver, older = m.driver.library, _other_kernels(m)
     if driver is None or not older or _format(m) != "dkms" or family_of(m) == "ubuntu":
         return False
     newer = _numbers(m.platform.kernel or "")[:2] > _numbers(older[0])[:2]
@@ -794,7 +804,10 @@ def load_driver(m: Machine, reason: Reason, kb: Knowledge | None = None) -> Reme
         newer, ended = upgrade_driver(m, kb, branch + 1), _NO_UPDATES.format(branch=branch)
         instead = tuple(replace(step, note=ended) for step in newer) + _boot_older(m)
         return instead or _loaded(m, reason)
-    return _loaded(m, reason) + (_boot_older(m) if kb and reason == "not-built" else ())
+    built = _loaded(m, reason)
+    if kb and reason == "not-built":
+        return (*_boot_newer(m), *built, *_boot_older(m))
+    return built
 
 
 def _loaded(m: Machine, reason: Reason) -> Remedies:
