@@ -342,7 +342,7 @@ _PROGRAMS = frozenset(
     nvidia-cuda-mps-control fuser ps grep grubby update-grub setsebool
     nvidia-bug-report.sh
     find sed yum chwd prime-select subscription-manager nvidia-uninstall grub-mkconfig
-    grub2-mkconfig git makepkg system76-power supergfxctl fmpm
+    grub2-mkconfig git makepkg system76-power supergfxctl fmpm kernelstub
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
@@ -362,7 +362,7 @@ _ARGUMENTS = frozenset(
     container_use_devices on
     $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus
     --security-opt=label=disable --gres=gpu:1 --pty --rm --runtime=containerd --runtime=docker
-    --update-kernel=ALL --output=/etc/cdi/nvidia.yaml --args=iommu=pt --args=pci=realloc
+    --update-kernel=ALL --output=/etc/cdi/nvidia.yaml --args=iommu=pt --args=pci=realloc iommu=pt pci=realloc
     all bash cdi configure containerd create-dev-char-symlinks docker docker.io/library/ubuntu
     generate list num=1
     nvidia-smi nvidia-container-toolkit nvidia.com/gpu=all pid,user,etime,cmd remount,size=8G run

@@ -243,7 +243,7 @@ PROGRAMS = {
     "update-grub",
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
     *("grub-mkconfig", "grub2-mkconfig", "git", "makepkg", "system76-power", "supergfxctl"),
-    "fmpm",
+    *("fmpm", "kernelstub"),
 }
 MADE = re.compile(
     r"python3\.\d+|\.venv-torch[a-z0-9-]*(?:[/\\]uv)?(/bin/python|\\Scripts\\python\.exe)"

@@ -490,6 +490,7 @@ _KERNEL_LINE: dict[str, tuple[tuple[str, str], str]] = {
     **dict.fromkeys(
         ("rhel", "fedora", "amazon"), (("", ""), "grubby --update-kernel=ALL --args={option}")
     ),
+    "pop": (("", ""), "kernelstub -a {option}"),
     "nixos": (("/etc/nixos/configuration.nix", 'boot.kernelParams = [ "{option}" ];'), ""),
 }
 """How an option gets onto the kernel's command line, by distribution: file and line, command."""
@@ -537,6 +538,8 @@ def kernel_option(
 ) -> Remedies:
     """An option on the kernel's command line, from the next boot on."""
     where, family = keeper_of(m), str(family_of(m))
+    if m.platform.distro == "pop":
+        family = "pop"  # It starts with systemd-boot, not with GRUB.
     if where == "host":
         family = {"apt-get": "debian", "dnf": "rhel"}.get(_manager_of_host(m), "")
     (file, line), command = _KERNEL_LINE.get(family, (("", ""), ""))
