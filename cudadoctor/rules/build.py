@@ -72,14 +72,15 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
 def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     """A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.
 
-    You get a CPU build from PyPI on Windows and macOS, from PyPI on ARM up to torch 2.10, from the
-    index `/whl/cpu`, from a conda solver that detected no GPU, or from a package that reinstalled
-    torch as a dependency. Check by hand: `python -c "import torch; print(torch.version.cuda)"`
-    prints None. cudadoctor does not report a CPU build on a machine without an NVIDIA GPU, where a
+    PyPI provides CPU builds for Windows and macOS, and up to torch 2.10 for Linux on ARM. The
+    `/whl/cpu` index always provides CPU builds. A CPU build is also installed if conda's solver
+    detects no GPU, and another package that depends on torch can replace a CUDA build with a CPU
+    build. Check by hand: `python -c "import torch; print(torch.version.cuda)"` prints None for a
+    CPU build. cudadoctor does not report a CPU build on a machine without an NVIDIA GPU, where a
     CPU build is correct, or on a machine whose GPU no current build supports.
 
-    Look-alikes: if torch.version.cuda has a value but CUDA is still not available, the cause is
-    the driver, a container or an environment variable.
+    Look-alikes: if torch.version.cuda has a value but CUDA is still not available, the problem is
+    in the driver, the container setup or an environment variable.
 
     Fix: install the CUDA build for your driver and GPU from the matching PyTorch index. Installing
     a CUDA toolkit or a different driver does not help.
@@ -160,10 +161,10 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     A ROCm build runs on AMD GPUs, an XPU build on Intel GPUs, and a CUDA build on NVIDIA GPUs. If
     the CPU has integrated AMD graphics, this finding is likely rather than certain.
 
-    Look-alikes: if this machine has no GPU from another vendor either, the cause is
-    gpu-not-detected. If torch is a CPU build, the cause is torch-cpu-build.
+    Look-alikes: if this machine has no GPU from any vendor, the cause is gpu-not-detected. If torch
+    is a CPU build, the cause is torch-cpu-build.
 
-    Fix: install the torch build for the installed GPU from the matching PyTorch index.
+    Fix: install the torch build for your GPU's vendor from the matching PyTorch index.
     """
     if m.torch.installed is False:
         return None
@@ -203,17 +204,18 @@ def torch_arch_unsupported_new(m: Machine, kb: Knowledge) -> Answer:
     available for execution on the device".
 
     Code compiled for one compute capability also runs on GPUs with the same major version and the
-    same or a higher minor version: sm_86 code runs on 8.6 and 8.9, and sm_120 code runs on 12.0 and
-    12.1. torch.cuda.is_available() is True even if the build does not support the GPU. Check by
-    hand: compare `torch.cuda.get_arch_list()` with `torch.cuda.get_device_capability()`.
+    same or a higher minor version: sm_86 code runs on GPUs with compute capability 8.6 or 8.9, and
+    sm_120 code runs on GPUs with 12.0 or 12.1. torch.cuda.is_available() is True even if the build
+    does not support the GPU. Check by hand: compare `torch.cuda.get_arch_list()` with
+    `torch.cuda.get_device_capability()`.
 
-    If the build contains PTX (compute_90) and the driver is new enough, the driver compiles the
-    PTX for a newer GPU. torch then starts slowly and its libraries may lack kernels, so the
-    finding is a warning.
+    If the build contains PTX (compute_90) and the driver is new enough, the driver compiles the PTX
+    for a newer GPU. In this case, torch starts slowly and its libraries may lack kernels for the
+    GPU, so cudadoctor reports a warning instead of an error.
 
-    Fix: install a build with code for the GPU. Blackwell needs a build for CUDA 12.8 or newer.
-    Installing a newer driver or a CUDA toolkit, or setting TORCH_CUDA_ARCH_LIST, does not help,
-    because none of these changes a prebuilt wheel.
+    Fix: install a build with code for the GPU. Blackwell GPUs need a build for CUDA 12.8 or newer.
+    Installing a newer driver or a CUDA toolkit does not help, and neither does setting
+    TORCH_CUDA_ARCH_LIST, because a prebuilt wheel contains only the code that it was built with.
     """
     return _unserved(m, kb, newer=True)
 
@@ -228,8 +230,8 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
 
     Newer builds drop support for older GPUs. Maxwell and Pascal are supported by the cu126 builds
     (up to torch 2.14.1), Volta by the cu126 builds and some cu128 builds, and Kepler by CUDA 11
-    builds. If an old card is installed next to a supported one, the finding is only a warning:
-    hide the old card with CUDA_VISIBLE_DEVICES.
+    builds. If a supported GPU is also installed, cudadoctor reports only a warning; hide the old
+    GPU with CUDA_VISIBLE_DEVICES.
 
     Fix: install a build with code for the GPU. Do not change the driver: a newer driver may drop
     support for the GPU altogether.
@@ -294,14 +296,14 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     """torch itself contains code for this GPU, but convolutions and RNNs fail: cuDNN 9.11 and later
     need compute capability 7.5, and this GPU has {capability}.
 
-    To support GPUs below compute capability 7.5, the cu126 builds of torch keep an older cuDNN.
-    Builds from conda or a distribution have a newer cuDNN, and so do environments in which cuDNN
-    was upgraded.
+    To support GPUs below compute capability 7.5, the cu126 builds of torch include a cuDNN older
+    than 9.11. torch packages from conda or a distribution come with a newer cuDNN, and an
+    environment in which cuDNN was upgraded also has a newer one.
 
     Look-alikes: if torch's own cuDNN supports the GPU but another copy is used, the cause is
     cudnn-shadowed or nvidia-wheels-mixed.
 
-    Fix: install a torch build with an older cuDNN.
+    Fix: install a torch build that includes a cuDNN older than 9.11.
     """
     if not applies(m) or foreign(m, "libcudnn"):
         return None
@@ -377,14 +379,14 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """Each wheel is built for one Python version, and the newest torch has wheels for {pythons}. On
     any other version, pip says "No matching distribution found".
 
-    The wrong index, a 32-bit Python, musl and a free-threaded Python also cause "No matching
-    distribution found".
+    pip also says "No matching distribution found" if the package index is wrong, if Python is a
+    32-bit or free-threaded build, or if the system uses musl.
 
-    Look-alikes: if no Python version on this system would work, the cause is platform-unsupported.
+    Look-alikes: if no Python version would work on this system, the cause is platform-unsupported.
     If another index has the wheel, the cause is torch-index-wrong.
 
     Fix: create an environment with a Python version that has wheels. Building torch from source for
-    a different Python version is not worth the effort. Do not replace the system's own Python.
+    an unsupported Python version is not worth the effort. Do not replace the system's own Python.
     """
     ancient = _is_ancient(m, kb)
     if not ancient and need(m.torch.installed, "torch.installed"):

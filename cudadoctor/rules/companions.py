@@ -62,11 +62,12 @@ class Misfit(NamedTuple):
 def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """{package} works only with the torch version it was compiled for: {why}.
 
-    You see "operator torchvision::nms does not exist", undefined symbols with c10 in their names,
-    or "custom C++ ops" that cannot be loaded. The package's metadata usually specifies the torch
-    version that the package needs. The metadata of torchvision 0.29.1 and newer and of torchaudio
-    2.11.0 does not, so cudadoctor uses its tables and a test import. A build for a different CUDA
-    version (+cu118 next to +cu126) or a CPU build next to a CUDA build does not match either.
+    Typical errors are "operator torchvision::nms does not exist", undefined symbols with c10 in
+    their names, and "custom C++ ops" that cannot be loaded. The package's metadata usually
+    specifies the torch version that the package needs. The metadata of torchvision 0.29.1 and newer
+    and of torchaudio 2.11.0 does not, so cudadoctor relies on its built-in compatibility tables and
+    a test import for these releases. A build for a different CUDA version (+cu118 next to +cu126)
+    is also a mismatch, and so is a CPU build next to a CUDA build.
 
     Fix: install torch and its companion packages together, from one index.
     """
@@ -176,8 +177,9 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     """Compiled extensions work only with the torch version and CUDA major version they were built
     for: {why}.
 
-    You see an undefined symbol with c10 or at in its name, an error that libcudart of a different
-    major version cannot be opened, or a warning from xformers that its extensions are not loaded.
+    Typical symptoms are an undefined symbol with `c10` or `at` in its name, an error saying that
+    libcudart for a different CUDA major version cannot be opened, and a warning from xformers that
+    its extensions cannot be loaded.
 
     Look-alikes: if the failing file is in torch's own folder, the cause is torch-install-corrupt.
 
@@ -263,7 +265,7 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     NumPy 2". torch 2.3 and newer support NumPy 1 and NumPy 2. If the warning appears with torch
     2.3 or newer, another package in the traceback was compiled for NumPy 1.
 
-    Fix: in this environment, install a NumPy release older than 2, or torch 2.3 or newer.
+    Fix: in this environment, install NumPy 1.x, or upgrade to torch 2.3 or newer.
     """
     if m.torch.installed is False:
         return None
@@ -295,12 +297,12 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     """torch.compile uses Triton, which compiles a small launcher with the system's C compiler and
     Python's headers. Training without torch.compile needs neither.
 
-    Without a compiler, Triton fails with "Failed to find C compiler"; without Python's headers,
-    with "Python.h: No such file". torch pins the Triton version that it works with. GPUs below
-    compute capability 7.0 cannot use Triton at all.
+    Without a C compiler, Triton fails with "Failed to find C compiler". Without Python's headers,
+    it fails with "Python.h: No such file". Each torch release pins the Triton version that it works
+    with. GPUs below compute capability 7.0 cannot use Triton at all.
 
-    Fix: install the Triton version that torch pins, or your distribution's compiler and Python
-    headers.
+    Fix: install whatever is missing: the Triton version that torch pins, or your distribution's
+    packages for the C compiler and the Python headers.
     """
     # Whether Triton could work here at all.
     if (

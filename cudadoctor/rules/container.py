@@ -61,10 +61,11 @@ def container_no_gpu(m: Machine) -> Answer:
     driver in the image does not help; CUDA needs the host's driver.
 
     torch reports "Found no NVIDIA driver on your system". To check by hand, run `ls /dev/nvidia*`
-    in the container: it finds nothing, while `nvidia-smi` works on the host.
+    in the container: the command finds nothing, while `nvidia-smi` works on the host.
 
-    Every container sees the host's /proc/driver/nvidia and PCI bus, with or without a GPU.
-    NVIDIA_VISIBLE_DEVICES=all does not prove anything either, because many images set it.
+    Every container sees the host's /proc/driver/nvidia and PCI bus, so neither proves that a GPU
+    was passed to the container. NVIDIA_VISIBLE_DEVICES=all is no proof either, because many images
+    set it.
 
     Look-alikes: if the device nodes exist and only libcuda is missing, see container-driver-caps.
     If the GPU worked earlier in this container, see container-gpu-lost.
@@ -124,15 +125,15 @@ def driver_off_the_path(m: Machine) -> Answer:
     """The container has the GPU, and the driver's libraries are mounted in {folder}. That folder
     is not in LD_LIBRARY_PATH, so libcuda.so.1 is not found.
 
-    torch reports "Found no NVIDIA driver on your system", although the device files under /dev can
-    be opened. To check by hand: `ls /usr/local/nvidia/lib64` lists libcuda.so.1.
+    torch reports "Found no NVIDIA driver on your system", even though the device files under /dev
+    can be opened. To check by hand: `ls /usr/local/nvidia/lib64` lists libcuda.so.1.
 
-    GKE mounts the driver under /usr/local/nvidia and relies on LD_LIBRARY_PATH. An image or a
-    manifest that sets its own LD_LIBRARY_PATH hides the driver.
+    GKE mounts the driver under /usr/local/nvidia and relies on LD_LIBRARY_PATH. If an image or a
+    pod manifest sets its own LD_LIBRARY_PATH, the loader does not find the driver's libraries.
 
     Look-alikes: if the container has no device files, see container-no-gpu.
 
-    Fix: put the folder first in LD_LIBRARY_PATH.
+    Fix: put the folder that contains libcuda.so.1 first in LD_LIBRARY_PATH.
     """
     folder = driver_folder(m)
     if (
@@ -201,9 +202,9 @@ def container_without_libcuda(m: Machine) -> Answer:
     """The driver responds, but the loader cannot find libcuda.so.1, which torch needs. The NVIDIA
     Container Toolkit mounts it if NVIDIA_DRIVER_CAPABILITIES includes compute.
 
-    libcuda is also missing if the driver's files were mounted by hand, or if the loader's cache is
-    older than the mount. If only the cache is outdated, running `ldconfig` as root in the
-    container is enough.
+    There are other possible reasons why the loader cannot find libcuda: the driver's files were
+    mounted by hand, or the loader's cache is older than the mount. If only the loader's cache is
+    outdated, running `ldconfig` as root in the container is enough.
 
     Fix: start the container through the NVIDIA Container Toolkit, with
     NVIDIA_DRIVER_CAPABILITIES=compute,utility.
@@ -240,10 +241,10 @@ def container_gpu_lost(m: Machine) -> Answer:
     `systemctl daemon-reload` on the host causes this in running containers.
 
     nvidia-smi reports "Failed to initialize NVML: Unknown Error", and opening a device node fails
-    with "Operation not permitted" (EPERM). A new container on the same host works.
+    with "Operation not permitted" (EPERM). In a new container on the same host, the GPU works.
 
-    systemd rewrites the device rules of running containers and drops the GPUs, because the
-    container runtime added them without telling systemd.
+    When systemd is reloaded, it rewrites the device rules of running containers and drops the GPUs
+    from these rules, because the container runtime added them without telling systemd.
 
     Look-alikes: if the error is "Permission denied" (EACCES), the cause is device-permission,
     which is a matter of group membership.
@@ -288,15 +289,16 @@ def shm_too_small(m: Machine) -> Answer:
     """DataLoader workers and NCCL pass data through /dev/shm and crash when it is full. With
     several GPUs or workers, /dev/shm must be several gigabytes.
 
-    64 MiB is the default in Docker and Kubernetes. A full /dev/shm causes "DataLoader worker is
-    killed by signal: Bus error", or "No space left on device" (errno 28) for a file whose name
-    begins with torch_ or nccl-. To check by hand: run `df -h /dev/shm`.
+    In Docker and Kubernetes, the default size of /dev/shm is 64 MiB. A full /dev/shm causes
+    "DataLoader worker is killed by signal: Bus error", or "No space left on device" (errno 28) for
+    a file whose name begins with torch_ or nccl-. To check by hand: run `df -h /dev/shm`.
 
     Look-alikes: if the message says that a worker was "Killed", the machine ran out of memory. If
-    it says "Too many open files", the cause is ulimit.
+    the message says "Too many open files", the cause is ulimit.
 
     Fix: start the container with --shm-size=8g (or --ipc=host). In Kubernetes, mount an emptyDir
-    with medium Memory at /dev/shm. num_workers=0 is a test, not a fix: it makes data loading slow.
+    with medium Memory at /dev/shm. Setting num_workers=0 is useful as a test but is not a fix,
+    because it slows down data loading.
     """
     if m.platform.system not in (None, "Linux"):
         return None

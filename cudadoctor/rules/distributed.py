@@ -53,7 +53,7 @@ def more_ranks_than_gpus(m: Machine) -> Answer:
     cause is ddp-rank-device. Some launchers make only one GPU visible to each process; every
     process must then use cuda:0.
 
-    Fix: start as many processes per node as there are GPUs, for example `torchrun
+    Fix: start as many processes per node as the node has GPUs, for example `torchrun
     --nproc-per-node=2` for two GPUs.
     """
     env = need(m.env, "env")
@@ -124,7 +124,8 @@ def launcher_variables(m: Machine) -> Answer:
     MASTER_PORT, and many programs initialize torch.distributed as soon as RANK and WORLD_SIZE are
     set. If one of the variables is missing, the program stops with "environment variable ...
     expected, but not set". If one of the variables is wrong, the program waits for processes that
-    never start. To check by hand: run `env | grep -E "RANK|WORLD_SIZE|MASTER_"`.
+    never start. To check by hand: run `env | grep -E "RANK|WORLD_SIZE|MASTER_"` to see which of
+    these variables are set.
 
     Fix: unset RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and let torchrun, mpirun
     or the job script set them for each process.
@@ -194,15 +195,16 @@ def network_interface(m: Machine) -> Answer:
     """NCCL and Gloo connect the processes through the interface that this variable specifies. This
     machine has these interfaces: {present}.
 
-    NCCL stops with "Bootstrap : no socket interface found", even between the GPUs of a single
-    machine. To check by hand: run `ip -brief link`. The value is often copied from another
-    cluster's job script, or passed into a container whose interface names differ from the host's.
+    NCCL stops with "Bootstrap : no socket interface found", even if all GPUs are in a single
+    machine. To check by hand: run `ip -brief link` to list the network interfaces of this machine.
+    The wrong value is often copied from another cluster's job script, or passed into a container
+    whose interface names differ from the host's.
 
-    NCCL takes a comma-separated list of interface name prefixes: a leading = requires the full
-    name, and a leading ^ excludes names. Gloo needs full names.
+    NCCL accepts a comma-separated list of interface name prefixes: a leading = requires an exact
+    match, and a leading ^ excludes interfaces. Gloo accepts only full names.
 
-    Fix: unset the variable that selects the interface: NCCL finds an interface by itself. For a
-    job on several machines, set the variable to the interface that connects them.
+    Fix: unset the variable that selects the interface; NCCL then finds an interface by itself. For
+    a job on several machines, set the variable to the interface that connects these machines.
     """
     env = need(m.env, "env")
     wanted = {name: env[name].strip() for name in _READ_BY if env.get(name, "").strip()}
@@ -293,8 +295,8 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     GeForce cards from the RTX 40 series on do not support P2P by design, and neither do pairs of
     different models. In a virtual machine, the hypervisor decides whether P2P is available. In
     these cases, there is nothing to fix. Two identical data center GPUs under one PCIe root do
-    support P2P. If the driver does not offer it for them, the firmware, an IOMMU or a module
-    option is blocking it, and the finding is a warning.
+    support P2P. If the driver does not offer P2P between two such GPUs, the firmware, an IOMMU or a
+    module option is blocking it, and cudadoctor reports a warning.
 
     To check by hand: `nvidia-smi topo -p2p r` shows the P2P status of all GPU pairs.
 
@@ -346,8 +348,9 @@ def nccl_p2p_broken(m: Machine) -> Answer:
     """{between}, and data from one GPU does not reach the other. Set NCCL_P2P_DISABLE=1 to route
     the data through host memory, which is slower but correct.
 
-    The first all-reduce hangs with every GPU at 100%, or its sums are wrong. To check by hand, run
-    the same program with NCCL_P2P_DISABLE=1: if the program then works, P2P is broken.
+    The first all-reduce hangs with every GPU at 100% utilization, or it returns wrong sums. To
+    check by hand, run the same program with NCCL_P2P_DISABLE=1: if the program then works, P2P is
+    broken.
 
     An IOMMU that translates addresses, or ACS on the PCIe bridges, routes data from one GPU to
     another through the root of the PCIe tree, where the data may be lost.
@@ -446,7 +449,8 @@ def gpu_topology(m: Machine) -> Answer:
     """Data between these GPUs crosses the link between the CPUs, the slowest path in the machine.
     All dual-CPU boards are built this way; this is not a fault.
 
-    GPU pairs connected by NVLink are not reported.
+    GPU pairs connected by NVLink do not use the link between the CPUs, so cudadoctor does not
+    report them.
 
     To check by hand: `nvidia-smi topo -m` shows all GPU pairs. SYS means that the GPUs are
     attached to different CPUs; NODE, PHB, PXB and PIX are closer connections.

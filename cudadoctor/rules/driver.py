@@ -115,7 +115,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     driver-not-loaded. A container uses the host's driver, WSL uses the Windows driver, and on a
     Jetson the driver is part of L4T, so these environments have no driver package of their own.
 
-    Fix: install your distribution's driver package, in a branch that supports the GPU. torch does
+    Fix: install your distribution's driver package from a branch that supports the GPU. torch does
     not need the CUDA toolkit. Do not combine NVIDIA's .run installer with driver packages.
     """
     devices = [device for device in nvidia_pci(m) if device.bound not in GIVEN_AWAY]
@@ -143,17 +143,17 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     NVML returns "Driver Not Loaded" (error 9). To check by hand: `lsmod | grep nvidia` prints
     nothing, and `sudo modprobe nvidia` shows why the module does not load.
 
-    There are four usual reasons: no module was built for the running kernel (after a kernel
-    update), Secure Boot rejected the module's signature, nouveau claimed the GPU first, or a file
-    in modprobe.d blacklists the module. If none of these applies, load the module by hand and read
-    the error message.
+    The driver's kernel module usually fails to load for one of four reasons: no module was built
+    for the running kernel (often after a kernel update), Secure Boot rejected the module's
+    signature, nouveau claimed the GPU first, or a file in /etc/modprobe.d blacklists the module. If
+    none of these applies, load the module with `sudo modprobe nvidia` and read the error message.
 
     Look-alikes: if the module loads but rejects the GPU, the cause is driver-unsupported-gpu or
     driver-wrong-flavour. A GPU that is bound to vfio-pci is reserved for a virtual machine on
     purpose.
 
-    Fix: build the module, enroll the signing key, or remove whatever blocks the module. Keep
-    Secure Boot on; turn it off only as a last resort.
+    Fix: build the module for the running kernel, enroll the signing key, or remove whatever blocks
+    the module. Keep Secure Boot on; turn it off only as a last resort.
     """
     return _not_loaded(m, kb)
 
@@ -166,8 +166,8 @@ def secure_boot_refuses(m: Machine, kb: Knowledge) -> Answer:
     """The key that signs the driver's module is not enrolled in this machine's firmware.
 
     The kernel log says "Loading of module with unavailable key is rejected", or modprobe says "Key
-    was rejected by service". This blocks every module that is built locally, so it must be fixed
-    even if the driver also has another fault.
+    was rejected by service". Secure Boot blocks every locally built module whose signing key is not
+    enrolled, so the key must be enrolled even if the driver also has another fault.
 
     Fix: enroll the key with `mokutil --import`. Keep Secure Boot on.
     """
@@ -257,7 +257,8 @@ def host_driver_not_loaded(m: Machine) -> Answer:
     """The host has an NVIDIA GPU on its PCI bus, but its kernel has no NVIDIA driver loaded.
 
     A container sees the host's /proc/driver/nvidia even if it was started without a GPU. If
-    /proc/driver/nvidia is missing, no container option helps.
+    /proc/driver/nvidia is missing, the driver is not loaded on the host, and no container option
+    helps.
 
     Fix: install or load the driver on the host. Installing a driver in the image has no effect.
     """
@@ -353,10 +354,10 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     `python -c "import torch; print(torch.version.cuda)"` shows the CUDA version that torch was
     built with.
 
-    Only the major CUDA version matters: a driver that reports CUDA 12.2 also runs a torch build
-    for 12.8, but a driver that reports 12.9 does not run a build for 13.0. (Before CUDA 11, each
-    release needed its own driver.) The "CUDA Version" in nvidia-smi is the newest version that the
-    driver supports, not an installed toolkit.
+    Only the major CUDA version matters: a driver that reports CUDA 12.2 also runs a torch build for
+    CUDA 12.8, but a driver that reports CUDA 12.9 does not run a build for CUDA 13.0. (Before CUDA
+    11, each CUDA release had its own minimum driver version.) The "CUDA Version" in nvidia-smi is
+    the newest CUDA version that the driver supports, not the version of an installed toolkit.
 
     Fix: install a torch build that works with this driver (no root needed), or a newer driver that
     still supports the GPU. Data center GPUs can also use NVIDIA's forward-compatibility package.
@@ -485,8 +486,7 @@ def driver_userspace_missing(m: Machine) -> Answer:
     Look-alikes: in a container, libcuda is mounted from the host; see container-no-gpu. The
     libcuda in the CUDA toolkit is only a stub and cannot replace the driver's libcuda.
 
-    Fix: install the package that contains libcuda, in the same version as the loaded kernel
-    module.
+    Fix: install the package that contains libcuda, at the same version as the loaded kernel module.
     """
     if (
         not bare(m)
@@ -534,10 +534,10 @@ def gsp_firmware_missing(m: Machine) -> Answer:
 
     To check by hand: `ls /lib/firmware/nvidia` shows which firmware versions are installed.
 
-    Look-alikes: if the kernel log mentions the GSP but no failed firmware load, the firmware was
-    found but the GPU does not respond; the cause is gpu-unhealthy-hardware or driver-bug.
+    Look-alikes: if the kernel log mentions the GSP but no failed firmware load, the firmware file
+    was found but the GPU does not respond; the cause is gpu-unhealthy-hardware or driver-bug.
 
-    Fix: reinstall the firmware package in the same version as the loaded kernel module, then
+    Fix: reinstall the firmware package at the same version as the loaded kernel module, then
     restart the machine.
     """
     seen = _NO_FIRMWARE.search(log_text(m))
@@ -558,16 +558,16 @@ def gsp_firmware_missing(m: Machine) -> Answer:
 def driver_bug(m: Machine, kb: Knowledge) -> Answer:
     """This driver release has a known bug that affects machines like this one.
 
-    Some bugs are recognized by the driver version, others by their symptoms: messages in the
-    kernel log or the error code of cuInit. A bug between GPUs is reported only if there are
-    several GPUs, and a P2P bug only if the driver offers P2P. If a bug is reported as information,
-    it has been seen on machines like this one, but not on this machine.
+    cudadoctor recognizes some bugs by the driver version and others by their symptoms: messages in
+    the kernel log or the error code of cuInit. It reports a bug that involves several GPUs only if
+    the machine has several GPUs, and a P2P bug only if the driver offers P2P. If cudadoctor reports
+    a bug as information, the bug has been seen on machines like this one, but not on this machine.
 
     Look-alikes: if the driver is too old for torch's CUDA version, the cause is driver-too-old. If
     another torch release fixes the error, the cause is torch-bug.
 
-    Fix: update to a driver release without the bug. If the bug is in HMM, you can turn HMM off
-    with an option of the nvidia_uvm module.
+    Fix: update to a driver release without the bug. If the bug is in HMM (heterogeneous memory
+    management), you can turn HMM off with an option of the nvidia_uvm module.
     """
     for fault in kb.driver_faults if on_linux(m) else ():
         seen = _signs(fault, m) if fault.log else _of_release(fault, m, kb)

@@ -72,10 +72,10 @@ def gpu_not_detected(m: Machine) -> Answer:
     visible earlier and has disappeared, the cause is gpu-lost.
 
     Fix: in the cloud or in a virtual machine, choose an instance with an NVIDIA GPU or pass a GPU
-    through. On a laptop, hybrid graphics may have turned the GPU off (on Ubuntu, check with
-    `prime-select query`). On your own computer, check the PCIe slot, the power cables and the BIOS.
-    If torch is a CPU build or was built for another vendor's GPU, nothing is wrong and this finding
-    is for information only.
+    through to the virtual machine. On a laptop, hybrid graphics may have turned the GPU off (on
+    Ubuntu, check with `prime-select query`). On your own computer, check the PCIe slot, the power
+    cables and the BIOS. If torch is a CPU build or was built for another vendor's GPU, nothing is
+    wrong and this finding is for information only.
     """
     present = gpu_present(m)
     if present is None:
@@ -136,17 +136,18 @@ _OWN_MACHINE = (
 def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     """The kernel log shows that the driver does not support this GPU and ignores it.
 
-    Each GPU generation is supported by a range of driver branches. 470 is the last branch for
+    Each GPU generation is supported by a range of driver branches. Branch 470 is the last for
     Kepler (K80), 580 is the last for Maxwell, Pascal and Volta (GTX 900 and 10 series, V100), and
     570 is the first for Blackwell (RTX 50 series). `nvidia-smi` says "No devices were found", or
     that it cannot communicate with the driver, because the module unloads if it finds no supported
-    GPU. `sudo dmesg | grep NVRM` shows the kernel module's message. The usual trigger is a driver
-    update.
+    GPU. `sudo dmesg | grep NVRM` shows the kernel module's message. This problem usually appears
+    after a driver update.
 
     Look-alikes: if the branch is right and only the type of kernel module (open or proprietary) is
     wrong, the cause is driver-wrong-flavour.
 
-    Fix: install a driver branch that supports the GPU. For an old GPU, that is an older driver.
+    Fix: install a driver branch that supports the GPU. An old GPU may need an older branch than the
+    installed one.
     """
     if not bare(m) or m.driver.installed is False:
         return None
@@ -318,9 +319,9 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: the cause driver-wrong-flavour also produces the message "No devices were found",
     but in that case `lspci -v` shows all memory regions of the GPU.
 
-    Fix: enable "Above 4G decoding" in the BIOS setup, and "Resizable BAR" too if the motherboard
-    supports it. In a virtual machine, the hypervisor has to provide the address space: use UEFI
-    (OVMF) and a large enough 64-bit PCI window.
+    Fix: enable "Above 4G decoding" in the BIOS setup, and "Resizable BAR" as well if the
+    motherboard supports it. In a virtual machine, the hypervisor has to provide enough address
+    space: use UEFI (OVMF) and a large enough 64-bit PCI window.
     """
     silent = silent_gpus(m)
     missing = [device for device in silent if device.bars_missing]

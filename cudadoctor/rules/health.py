@@ -77,18 +77,19 @@ def gpu_lost(m: Machine) -> Answer:
     """While a GPU is missing, CUDA often fails in every program. Installing a new driver or torch
     does not help.
 
-    The GPU fell off the PCI bus or is waiting for a reset. `nvidia-smi` prints "Unable to
-    determine the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU"
-    and no table, not even for the healthy GPUs. The kernel log shows Xid 79 or "GPU has fallen off
-    the bus" (`sudo dmesg | grep -i xid`). NVML returns error 15 (lost) or 16 (reset required).
+    The GPU fell off the PCI bus or is waiting for a reset. `nvidia-smi` prints "Unable to determine
+    the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU" and does not
+    list any GPUs, not even the healthy ones. The kernel log shows Xid 79 or "GPU has fallen off the
+    bus" (`sudo dmesg | grep -i xid`). NVML returns error 15 (lost) or 16 (reset required).
 
     Look-alikes: if every GPU in a container reports "Failed to initialize NVML: Unknown Error", the
     cause is container-gpu-lost, and restarting the container fixes it. In a scheduler job, NVML
     errors 4 and 999 can come from GPUs that belong to other jobs, which is not a fault.
 
-    Fix: restart the machine. If the GPU does not come back, disconnect the power for a minute. If
-    the GPU drops out again, check its power cables, riser, slot, power supply and temperature, and
-    look for PCIe (AER) errors in `dmesg`. If none of this helps, request a warranty replacement.
+    Fix: restart the machine. If the GPU does not come back, shut down the machine and disconnect
+    its power for a minute. If the GPU disappears again, check its power cables, riser, slot, power
+    supply and temperature, and look for PCIe (AER) errors in `dmesg`. If none of this helps,
+    request a warranty replacement.
     """
     code = driver_code(m)
     gone = [
@@ -189,14 +190,14 @@ _RENTED = (
 def gpu_ecc(m: Machine) -> Answer:
     """Results can be wrong, and programs stop with "uncorrectable ECC error encountered".
 
-    Resetting the GPU or restarting the machine puts spare memory into use. If the errors return
-    after that, the GPU must be replaced. CUDA reports uncorrectable memory errors as error 214;
-    the kernel log shows Xid 48, 63, 64, 94 or 95.
+    Resetting the GPU or restarting the machine makes the GPU use spare memory in place of faulty
+    memory. If the errors return after the reset or restart, the GPU must be replaced. CUDA reports
+    uncorrectable memory errors as error 214; the kernel log shows Xid 48, 63, 64, 94 or 95.
 
-    Only unresolved errors count: a failed row remapping, a row remapping that is waiting for a
-    reset, and uncorrected errors since the driver was loaded. Old totals ("aggregate") and
-    completed remappings do not count. `nvidia-smi -q -d ECC,ROW_REMAPPER` shows all of them. Most
-    GeForce cards have no ECC and report nothing.
+    cudadoctor counts only unresolved errors: a failed row remapping, a row remapping that is
+    waiting for a reset, and uncorrected errors since the driver was loaded. Old totals
+    ("aggregate") and completed remappings do not count. `nvidia-smi -q -d ECC,ROW_REMAPPER` shows
+    all of these counters. Most GeForce cards do not support ECC and report no ECC errors.
 
     Fix: stop the programs that use the GPU, then reset the GPU. If the row remapping itself failed,
     a reset does not help, and the GPU must be replaced. Do not turn ECC off: that would hide wrong
@@ -275,19 +276,19 @@ def _called(xid: Xid, m: Machine) -> str:
 def driver_hangs(m: Machine, kb: Knowledge) -> Answer:
     """cudadoctor gave up after a minute; a healthy driver responds within seconds.
 
-    If the driver hangs, `nvidia-smi` and every CUDA program hang too. Usual reasons are a GPU
-    whose firmware (GSP) stopped responding (Xid 119 or 120 in the kernel log), a reset in
-    progress, or a process stuck in the kernel. A process stuck in the kernel has state D in `ps`
-    and cannot be killed.
+    If the driver hangs, `nvidia-smi` and every CUDA program hang too. The usual causes are a GPU
+    whose firmware (GSP) stopped responding (Xid 119 or 120 in the kernel log), a reset in progress,
+    or a process stuck in the kernel. A process stuck in the kernel is shown in state D by `ps` and
+    cannot be killed.
 
     Look-alikes: without persistence mode, the first driver call initializes every GPU and can take
-    half a minute on a machine with eight GPUs. Slowness alone is therefore not a fault, and `check
-    --fast` draws no conclusion from it. Once the driver is initialized, a call must return within
-    ten seconds.
+    half a minute on a machine with eight GPUs. A slow first call is therefore not a fault, and
+    `check --fast` does not report it. Once the driver is initialized, a call must return within ten
+    seconds.
 
     Fix: restart the machine. If a normal restart hangs too, use the power button or the management
-    controller (BMC). If the driver hangs again, install a newer driver from the same branch, then
-    have the hardware checked.
+    controller (BMC). If the driver hangs again, install a newer driver from the same branch. If a
+    newer driver does not help, have the hardware checked.
     """
     nvml, libcuda, torch = m.driver.nvml, m.driver.libcuda, m.torch.imported
     hung = {"driver.nvml.hung": nvml.hung, "driver.libcuda.hung": libcuda.hung}
@@ -352,16 +353,16 @@ def xid_of_the_device(m: Machine) -> Answer:
     """NVIDIA's Xid catalog attributes this error to the GPU, its firmware or its links, not to a
     program.
 
-    GPU errors are in the kernel log: `sudo dmesg | grep -i xid`. Programs on an affected GPU can
-    crash or hang until the GPU is reset. Xids such as 13, 31, 43 or 45 are caused by programs and
-    do not count. If the kernel log cannot be read, nothing is reported. An empty log does not
-    prove that the GPU is healthy.
+    GPU errors are recorded in the kernel log; `sudo dmesg | grep -i xid` lists them. Programs on an
+    affected GPU can crash or hang until the GPU is reset. Xids such as 13, 31, 43 or 45 are caused
+    by programs, so cudadoctor ignores them. If cudadoctor cannot read the kernel log, it reports no
+    Xids. An empty log does not prove that the GPU is healthy.
 
     Look-alikes: if the driver no longer lists the GPU, the cause is gpu-lost.
 
-    Fix: reset the GPU or restart the machine. For Xid 54, connect the power cables. For Xid 119
-    and 120 (GSP firmware), a newer driver from the same branch often fixes the problem. If the
-    error returns, have the hardware checked.
+    Fix: reset the GPU or restart the machine. For Xid 54, connect all power cables of the GPU. For
+    Xid 119 and 120 (GSP firmware), a newer driver from the same branch often fixes the problem. If
+    the error returns, have the hardware checked.
     """
     bad = _of_the_device(m)
     if not bad:
@@ -390,14 +391,14 @@ def xid_of_the_device(m: Machine) -> Answer:
 def recovery_wanted(m: Machine) -> Answer:
     """Xid 154 is the driver's own assessment of the errors on this GPU.
 
-    Until the GPU has recovered, programs may fail on it or on all GPUs that share its NVLinks. The
-    kernel log shows the request as "GPU recovery action changed"; newer versions of `nvidia-smi
-    -q` show it as "GPU Recovery Action". Only the latest message counts, because the driver
-    withdraws its request after the recovery.
+    Until the GPU has recovered, programs may fail on it or on all GPUs connected to it by NVLink.
+    The kernel log shows the driver's request for a recovery action as "GPU recovery action
+    changed"; newer versions of `nvidia-smi -q` show it as "GPU Recovery Action". Only the latest
+    message counts, because the driver withdraws its request after the recovery.
 
     Fix: carry out the recovery action that the driver reports. A GPU can be reset only while no
-    program is using it. If the driver still reports a recovery action after that, have the hardware
-    checked.
+    program is using it. If the driver still reports a recovery action after the recovery attempt,
+    have the hardware checked.
     """
     for xid in m.driver.xids or ():
         asked = _RECOVERY.search(xid.text or "") if xid.code == _RECOVERY_CHANGED else None
@@ -443,8 +444,9 @@ def fault_of_a_switch(m: Machine) -> Answer:
     """All GPUs connected to this switch may lose their NVLink connections, so NCCL jobs fail or
     hang.
 
-    NVSwitch errors are in the kernel log: `sudo dmesg | grep SXid`. Only messages marked "Fatal"
-    count. /var/log/fabricmanager.log names the NVLink. GPU errors are logged as "Xid", not "SXid".
+    NVSwitch errors are recorded in the kernel log; `sudo dmesg | grep SXid` lists them. cudadoctor
+    counts only messages marked "Fatal". /var/log/fabricmanager.log shows which NVLink is affected.
+    GPU errors are logged as "Xid", not "SXid".
 
     Fix: restart the machine to retrain the NVLink links. If the error returns, have the hardware
     checked.

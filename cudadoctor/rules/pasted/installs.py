@@ -68,9 +68,9 @@ def _found(refused: Refused | None, m: Machine, remedies: Remedies, why: OptStr 
 def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
     """This release has no wheel for this system.
 
-    CUDA builds exist for 64-bit Linux with glibc and for Windows. Macs with Intel processors got
-    their last release with torch 2.2. 32-bit systems, Windows on ARM and musl (Alpine) never had
-    CUDA builds.
+    CUDA builds exist for 64-bit Linux with glibc and for Windows. torch 2.2 was the last release
+    for Macs with Intel processors. There have never been CUDA builds for 32-bit systems, Windows on
+    ARM or musl (Alpine).
 
     Fix: use another release, a CPU build, or a system that torch supports.
     """
@@ -97,7 +97,8 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
     satisfies the requirement". Check by hand: compare `python --version` with the cpXY tags on
     https://download.pytorch.org/whl/torch/.
 
-    Fix: create an environment with one of those Pythons, or use a release that supports yours.
+    Fix: create an environment with a Python version that this release supports, or use a release
+    that supports your Python version.
     """
     refused = _refused(m, kb, PYTHON)
     if refused is None:
@@ -219,8 +220,8 @@ _WHY = {
 def cpu_build_chosen(m: Machine, kb: Knowledge) -> Answer:
     """The package index determines which build you get, and this index provides a CPU-only build.
 
-    For Windows, PyPI only has CPU builds; for Linux on ARM the same was true before torch 2.11.
-    The index /whl/cpu and the conda package cpuonly always give CPU builds.
+    For Windows, PyPI has only CPU builds. Before torch 2.11, it also had only CPU builds for Linux
+    on ARM. The /whl/cpu index and the conda package cpuonly always provide CPU builds.
 
     Fix: uninstall the CPU build, then install the CUDA build from its own index.
     """
@@ -309,8 +310,9 @@ def triton_refused(m: Machine) -> Answer:
 
     pip says "Could not find a version that satisfies the requirement triton".
 
-    Fix: on Windows, install triton-windows instead. On a Mac there is no Triton: install the
-    package that asks for it without it. On Linux, torch brings the right Triton by itself.
+    Fix: on Windows, install triton-windows instead. Triton is not available on a Mac; install the
+    package that requires Triton without this dependency. On Linux, installing torch also installs
+    the matching Triton version.
     """
     place = _refused_place(m, r"(pytorch-)?triton(?![\w-])")
     if place is None:
@@ -341,9 +343,11 @@ def triton_refused(m: Machine) -> Answer:
 def cuda_library_refused(m: Machine) -> Answer:
     """NVIDIA's library wheels only exist for 64-bit Linux and Windows.
 
-    A requirements file from `pip freeze` on Linux contains them, and does not install on a Mac.
+    A requirements file made with `pip freeze` on Linux lists these wheels, so it cannot be
+    installed on a Mac.
 
-    Fix: remove the nvidia-* lines. torch installs the libraries that it needs by itself.
+    Fix: remove the nvidia-* lines from the requirements file. Installing torch also installs the
+    libraries that it needs.
     """
     place = _refused_place(m, "nvidia-")
     if place is None or m.platform.system not in ("Darwin", "Windows"):
@@ -370,10 +374,11 @@ def cuda_library_refused(m: Machine) -> Answer:
 def extension_wheel_refused(m: Machine, kb: Knowledge) -> Answer:
     """A wheel's file name shows which Python and system it was built for: here, {tags}.
 
-    pip refuses a wheel whose tags do not fit ("is not a supported wheel on this platform"). Wheels
-    of compiled extensions are also built for one torch release and one CUDA version.
+    pip refuses a wheel whose tags do not match your Python and system ("is not a supported wheel on
+    this platform"). Wheels of compiled extensions are also built for one torch release and one CUDA
+    version.
 
-    Fix: install the wheel for your Python, system and torch.
+    Fix: install the wheel that was built for your Python version, system and torch release.
     """
     for place, install in enumerate(m.installs or ()):
         refused = install.refused if install.tool == "pip" else None
