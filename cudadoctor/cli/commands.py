@@ -321,7 +321,8 @@ def _advice(shown: Report, options: Options) -> tuple[Advice, ...]:
 
     found = store.Read() if options.saved else store.read(os.environ)
     for text in found.ignored:
-        sys.stderr.write(f"cudadoctor: {say('not used for the advice: {why}', why=text)}\n")
+        left = say("saved benchmark results not used for the advice: {why}", why=text)
+        sys.stderr.write(f"cudadoctor: {left}\n")
     cpu = None if options.saved else store.cpu_name()
     return advice.advise(shown.machine, knowledge.load(), found.kept, cpu)
 

@@ -331,9 +331,7 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
 def not_there(stack: Stack, what_is_done: str) -> str:
     """Why torch's own wheels are taken."""
     of = " for all of these GPUs" if stack.lead.cuda else ""
-    return (
-        f"conda-forge is not known to have this release{of}, so {what_is_done} torch's own wheels."
-    )
+    return f"conda-forge may not have this release{of}, so {what_is_done} torch's own wheels."
 
 
 def conda_python(version: str) -> str:

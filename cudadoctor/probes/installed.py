@@ -308,7 +308,7 @@ def _note_archs(
     if build in ("cpu", "xpu"):
         notes.fact("torch.archs", (), f"{real.path}/version.py")
     elif (library := binding(host, real.path, prefix)) is None:
-        notes.gap("torch.archs", f"{real.path}/lib has no libtorch_python")
+        notes.gap("torch.archs", f"{real.path}/lib does not contain libtorch_python")
     elif (archs := archs_of(host, library)) is None:
         notes.gap("torch.archs", f"{library} contains no list of architectures")
     else:

@@ -76,7 +76,7 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
     toolkit-env-wrong.
 
     Fix: install a CUDA toolkit of the major version that torch was built with, next to the current
-    one. A different driver does not help.
+    one. Installing a different driver does not help.
     """
     taken = _taken(m)
     if taken is None or _same_major(taken[1], taken[0]):

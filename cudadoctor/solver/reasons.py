@@ -190,7 +190,7 @@ def _left_out(build: TorchBuild, case: Case) -> Iterator[str]:
             f"{', '.join(map(str, case.aside))}, so GPUs with that compute capability are left "
             "out."
         )
-        yield f"To hide {which}, list only the other GPUs in CUDA_VISIBLE_DEVICES."
+        yield f"To hide {which}, set CUDA_VISIBLE_DEVICES to list only the other GPUs."
     if first is None or not others:
         return
     rest = replace(case, capabilities=tuple(others))

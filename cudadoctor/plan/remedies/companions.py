@@ -160,7 +160,7 @@ def _compiled(q: Question) -> Fate:
     nvcc = next((cuda for cuda in known if cuda and _major(cuda) == _major(q.build.cuda)), None)
     if nvcc is None or q.build.platform.startswith("windows"):
         return q.goes()
-    text = f"{q.name} is rebuilt for torch {q.build.torch} with nvcc {nvcc}, "
+    text = f"{q.name} will be rebuilt for torch {q.build.torch} with nvcc {nvcc}, "
     return q.pinned(q.package.version.partition("+")[0], note=f"{text}which can take an hour.")
 
 

@@ -498,7 +498,12 @@ def _for_some_gpus(change: Alternative, m: Machine, kb: Knowledge) -> Remedies:
     )
     settings = hiding[0].variables
     return (
-        replace(install, title=f"{install.title} without {gone}", variables=settings, note=note),
+        replace(
+            install,
+            title=f"{install.title} for all GPUs except {gone}",
+            variables=settings,
+            note=note,
+        ),
     )
 
 
