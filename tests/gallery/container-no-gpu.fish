@@ -1,14 +1,15 @@
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: This container was started without the GPU
-#   The host's NVIDIA driver is loaded, but this container got no GPU from it. A driver
-#   installed in the image does not help: CUDA needs the host's.
+#   The host's NVIDIA driver is loaded, but no GPU was passed to this container. Installing a
+#   driver in the image does not help; CUDA needs the host's driver.
 #
 
-# 1. Test the host, then start your container with the GPU (outside the container)
-#    If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image.
-#    With Compose, add the lines below to the service.
+# 1. Test GPU containers on the host, then start your container with the GPU (outside the
+# container)
+#    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
+#    image name. With Compose, add the lines below to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -19,8 +20,9 @@
 #                capabilities: [gpu]
 #      docker run --rm --gpus all ubuntu nvidia-smi
 # Or: Install the NVIDIA Container Toolkit (on the host)
-#    Needed if the start fails with "could not select device driver "" with capabilities:
-#    [[gpu]]". The restart stops the containers that run.
+#    This step is needed only if starting the container fails with "could not select device
+#    driver "" with capabilities: [[gpu]]". Restarting the container runtime stops all running
+#    containers.
 #      echo 'deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.asc] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /' | sudo tee /etc/apt/sources.list.d/nvidia-container-toolkit.list >/dev/null
 #      sudo curl -fsSL -o /usr/share/keyrings/nvidia-container-toolkit-keyring.asc https://nvidia.github.io/libnvidia-container/gpgkey
 #      sudo apt-get update
@@ -31,8 +33,8 @@
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
 
-printf '%s\n' 'Test the host, then start your container with the GPU (outside the container):'
-printf '%s\n' '  If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image. With Compose, add the lines below to the service.'
+printf '%s\n' 'Test GPU containers on the host, then start your container with the GPU (outside the container):'
+printf '%s\n' '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines below to your service.'
 printf '%s\n' '  In compose.yaml:'
 printf '%s\n' '    deploy:'
 printf '%s\n' '      resources:'

@@ -1,15 +1,16 @@
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: This container was started without the GPU
-#   The host's NVIDIA driver is loaded, but this container got no GPU from it. A driver
-#   installed in the image does not help: CUDA needs the host's.
+#   The host's NVIDIA driver is loaded, but no GPU was passed to this container. Installing a
+#   driver in the image does not help; CUDA needs the host's driver.
 #
 $ErrorActionPreference = 'Stop'
 
-# 1. Test the host, then start your container with the GPU (outside the container)
-#    If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image.
-#    With Compose, add the lines below to the service.
+# 1. Test GPU containers on the host, then start your container with the GPU (outside the
+# container)
+#    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
+#    image name. With Compose, add the lines below to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -20,8 +21,9 @@ $ErrorActionPreference = 'Stop'
 #                capabilities: [gpu]
 #      & 'docker' 'run' '--rm' '--gpus' 'all' 'ubuntu' 'nvidia-smi'
 # Or: Install the NVIDIA Container Toolkit (on the host)
-#    Needed if the start fails with "could not select device driver "" with capabilities:
-#    [[gpu]]". The restart stops the containers that run.
+#    This step is needed only if starting the container fails with "could not select device
+#    driver "" with capabilities: [[gpu]]". Restarting the container runtime stops all running
+#    containers.
 #      Set-Content -LiteralPath '/etc/apt/sources.list.d/nvidia-container-toolkit.list' -Value 'deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.asc] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /'
 #      & 'curl' '-fsSL' '-o' '/usr/share/keyrings/nvidia-container-toolkit-keyring.asc' 'https://nvidia.github.io/libnvidia-container/gpgkey'
 #      & 'apt-get' 'update'
@@ -32,8 +34,8 @@ $ErrorActionPreference = 'Stop'
 # Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
-Write-Output 'Test the host, then start your container with the GPU (outside the container):'
-Write-Output '  If it lists your GPU, add `--gpus all` to your own `docker run` command, before the image. With Compose, add the lines below to the service.'
+Write-Output 'Test GPU containers on the host, then start your container with the GPU (outside the container):'
+Write-Output '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines below to your service.'
 Write-Output '  In compose.yaml:'
 Write-Output '    deploy:'
 Write-Output '      resources:'

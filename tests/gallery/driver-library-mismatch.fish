@@ -1,4 +1,4 @@
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: Driver/library version mismatch (module 580.95.05, libraries 580.105.08)
@@ -8,9 +8,9 @@
 # >>> cudadoctor: steps for root >>>
 # # 1. Restart the machine (needs root)
 # sudo systemctl reboot
-# # Or: Reload the driver without a restart (needs root)
-# #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
-# #    programs.
+# # Or: Reload the driver without rebooting (needs root)
+# #    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
+# #    lists the programs that use it.
 # #      sudo systemctl stop nvidia-persistenced
 # #      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
 # #      sudo modprobe nvidia
@@ -23,9 +23,9 @@
 printf '%s\n' 'These steps need root. Run them yourself:'
 printf '%s\n' '# 1. Restart the machine (needs root)'
 printf '%s\n' 'sudo systemctl reboot'
-printf '%s\n' '# Or: Reload the driver without a restart (needs root)'
-printf '%s\n' '#    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the'
-printf '%s\n' '#    programs.'
+printf '%s\n' '# Or: Reload the driver without rebooting (needs root)'
+printf '%s\n' '#    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`'
+printf '%s\n' '#    lists the programs that use it.'
 printf '%s\n' '#      sudo systemctl stop nvidia-persistenced'
 printf '%s\n' '#      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia'
 printf '%s\n' '#      sudo modprobe nvidia'

@@ -1,4 +1,4 @@
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: Driver/library version mismatch (module 580.95.05, libraries 580.105.08)
@@ -9,9 +9,9 @@ $ErrorActionPreference = 'Stop'
 # >>> cudadoctor: steps for root >>>
 # # 1. Restart the machine (needs root)
 # & 'systemctl' 'reboot'
-# # Or: Reload the driver without a restart (needs root)
-# #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
-# #    programs.
+# # Or: Reload the driver without rebooting (needs root)
+# #    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
+# #    lists the programs that use it.
 # #      & 'systemctl' 'stop' 'nvidia-persistenced'
 # #      & 'modprobe' '-r' 'nvidia_uvm' 'nvidia_drm' 'nvidia_modeset' 'nvidia'
 # #      & 'modprobe' 'nvidia'
@@ -24,9 +24,9 @@ $ErrorActionPreference = 'Stop'
 Write-Output 'These steps need root. Run them yourself:'
 Write-Output '# 1. Restart the machine (needs root)'
 Write-Output '& ''systemctl'' ''reboot'''
-Write-Output '# Or: Reload the driver without a restart (needs root)'
-Write-Output '#    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the'
-Write-Output '#    programs.'
+Write-Output '# Or: Reload the driver without rebooting (needs root)'
+Write-Output '#    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`'
+Write-Output '#    lists the programs that use it.'
 Write-Output '#      & ''systemctl'' ''stop'' ''nvidia-persistenced'''
 Write-Output '#      & ''modprobe'' ''-r'' ''nvidia_uvm'' ''nvidia_drm'' ''nvidia_modeset'' ''nvidia'''
 Write-Output '#      & ''modprobe'' ''nvidia'''

@@ -1,5 +1,5 @@
 #!/bin/sh
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: Driver/library version mismatch (module 580.95.05, libraries 580.105.08)
@@ -10,9 +10,9 @@ set -eu
 # >>> cudadoctor: steps for root >>>
 # # 1. Restart the machine (needs root)
 # sudo systemctl reboot
-# # Or: Reload the driver without a restart (needs root)
-# #    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
-# #    programs.
+# # Or: Reload the driver without rebooting (needs root)
+# #    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
+# #    lists the programs that use it.
 # #      sudo systemctl stop nvidia-persistenced
 # #      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
 # #      sudo modprobe nvidia
@@ -26,9 +26,9 @@ cat <<'END'
 These steps need root. Run them yourself:
 # 1. Restart the machine (needs root)
 sudo systemctl reboot
-# Or: Reload the driver without a restart (needs root)
-#    Works only while nothing uses the GPU, not even a desktop: `lsof /dev/nvidia*` lists the
-#    programs.
+# Or: Reload the driver without rebooting (needs root)
+#    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
+#    lists the programs that use it.
 #      sudo systemctl stop nvidia-persistenced
 #      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
 #      sudo modprobe nvidia

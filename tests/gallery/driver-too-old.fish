@@ -1,23 +1,24 @@
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
-# error: The NVIDIA driver (575.64.05) is too old for torch built with CUDA 13.0
+# error: The NVIDIA driver (575.64.05) is too old for a torch built with CUDA 13.0
 #   CUDA 13 needs driver 580.65.06 or newer.
 #
 
-# Run in an empty folder, so that Python imports no file of the current one.
+# Run in an empty folder so that Python does not import files from the current one.
 set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
 function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status
 
 # 1. Install the cu126 build of torch 2.14.1 (changes this environment)
-#    You keep torch 2.14.1: its cu126 build fits this machine.
-#    The default build (cu130) does not fit: CUDA 13.0 needs driver 580.65.06 or newer; yours is
-#    575.64.05.
+#    You can keep torch 2.14.1: its cu126 build is compatible with this machine.
+#    The default build (cu130) is not compatible: CUDA 13.0 needs driver 580.65.06 or newer;
+#    yours is 575.64.05.
 /home/ada/venv/bin/python -m pip uninstall -y torch torchvision cuda-bindings cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx triton; or exit $status
 /home/ada/venv/bin/python -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu126; or exit $status
 # Or: Install NVIDIA driver 580 (needs root and a reboot)
-#    No package owns the current libcuda: it came from a .run file and must be removed first.
+#    No package owns the current libcuda: it was installed from a .run file and must be removed
+#    first.
 #      sudo nvidia-uninstall --silent
 #      sudo apt-get update
 #      sudo apt-get install -y nvidia-driver-580-open

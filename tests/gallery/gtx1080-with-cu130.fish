@@ -1,19 +1,19 @@
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: torch 2.14.1+cu130 was not built for your GTX 1080
-#   Your GTX 1080 is sm_61; this build contains sm_75 to sm_120 only. Kernels fail with "no
+#   Your GTX 1080 is sm_61; this build contains only sm_75 to sm_120. Kernels fail with "no
 #   kernel image is available for execution on the device".
 #
 
-# Run in an empty folder, so that Python imports no file of the current one.
+# Run in an empty folder so that Python does not import files from the current one.
 set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
 function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status
 
 # 1. Install the cu126 build of torch 2.14.1 (changes this environment)
-#    You keep torch 2.14.1: its cu126 build fits this machine.
-#    The default build (cu130) does not fit: it has no code for compute capability 6.1.
+#    You can keep torch 2.14.1: its cu126 build is compatible with this machine.
+#    The default build (cu130) is not compatible: it has no code for compute capability 6.1.
 /home/ada/venv/bin/python -m pip uninstall -y torch; or exit $status
 /home/ada/venv/bin/python -m pip install torch==2.14.1 --index-url https://download.pytorch.org/whl/cu126; or exit $status
 

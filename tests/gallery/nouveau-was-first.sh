@@ -1,9 +1,10 @@
 #!/bin/sh
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: nouveau is using the GPU, so the NVIDIA driver cannot load
-#   Only one driver can use a GPU at a time. CUDA needs NVIDIA's, which is already installed.
+#   Only one driver can use a GPU at a time. CUDA needs the NVIDIA driver, which is already
+#   installed.
 #
 set -eu
 

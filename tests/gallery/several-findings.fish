@@ -1,32 +1,34 @@
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: /home/ada/venv/bin/python
 #
 # error: CUDA_VISIBLE_DEVICES="" hides every GPU
-#   CUDA shows a program only the GPUs in this list, so torch sees 0 of 1. nvidia-smi ignores
-#   the variable and shows them all.
+#   Programs see only the GPUs listed in CUDA_VISIBLE_DEVICES, so torch sees 0 of 1. nvidia-smi
+#   ignores the variable and shows all GPUs.
 #
 # warning: The open-file limit is 256 (ulimit -n)
-#   DataLoader workers pass tensors as open files. With fewer than 1024 they soon stop with "Too
-#   many open files".
+#   DataLoader workers share tensors through file descriptors. With a limit below 1024, they
+#   soon fail with "Too many open files".
 #
 
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    To remove it for good, find its line with `grep -n CUDA_VISIBLE_DEVICES ~/.bashrc
-#    ~/.profile ~/.zshrc /etc/environment` and delete it.
-#    Type this in your own shell too: a script cannot:
+#    To make this permanent, find the line that sets the variable with `grep -n
+#    CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` and
+#    edit or delete it.
+#    Also run this in your shell; a script cannot set your shell's variables:
 set -e CUDA_VISIBLE_DEVICES
 
-# 2. Raise the limit in this shell (this shell only)
-#    Start your program in the same shell. In a batch job, put the line in the script. If the
-#    shell refuses, its hard limit is lower; raise the limit permanently instead.
+# 2. Raise the open-file limit in this shell (this shell only)
+#    Start your program from the same shell. In a batch job, add this command to the job script.
+#    If the shell rejects the new limit, the hard limit is lower; raise the limit permanently
+#    instead.
 #      ulimit -n 65536
-# Or: Raise the limit permanently (needs root)
-#    Log out and in again. A systemd service needs `LimitNOFILE=65536` in its unit.
+# Or: Raise the open-file limit permanently (needs root)
+#    Log out and back in. For a systemd service, set `LimitNOFILE=65536` in its unit file.
 #      printf '%s\n' 'ada soft nofile 65536' 'ada hard nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf >/dev/null
 
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
 
-printf '%s\n' 'Raise the limit in this shell (this shell only):'
+printf '%s\n' 'Raise the open-file limit in this shell (this shell only):'
 printf '%s\n' '  ulimit -n 65536'
 exit 1

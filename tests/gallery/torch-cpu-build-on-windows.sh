@@ -1,5 +1,5 @@
 #!/bin/sh
-# cudadoctor 0.0.0, knowledge of 2026-01-01
+# cudadoctor 0.0.0, knowledge base of 2026-01-01
 # python: C:\Users\ada\venv\Scripts\python.exe
 #
 # error: torch 2.14.1+cpu is a CPU-only build and cannot use your RTX 4090
@@ -7,13 +7,13 @@
 #
 set -eu
 
-# Run in an empty folder, so that Python imports no file of the current one.
+# Run in an empty folder so that Python does not import files from the current one.
 HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
 trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 
 # 1. Install the cu130 build of torch 2.14.1 (changes this environment)
-#    You keep torch 2.14.1: its cu130 build fits this machine.
-#    A plain `pip install torch` installs the CPU build on this platform.
+#    You can keep torch 2.14.1: its cu130 build is compatible with this machine.
+#    The default build of torch 2.14.1 for this platform is CPU-only.
 'C:\Users\ada\venv\Scripts\python.exe' -m pip uninstall -y torch torchvision
 'C:\Users\ada\venv\Scripts\python.exe' -m pip install torch==2.14.1 torchvision==0.29.1 --index-url https://download.pytorch.org/whl/cu130
 

@@ -50,7 +50,8 @@ NEVER = (
     (r"(?<!cache )\b(purge|autoremove)\b", "takes the display along"),
     # A container on Proxmox gets the host's libraries, without a module, in place of its packages.
     (
-        r"(?:(?<!/)\bNVIDIA-Linux\S*|sh (?!/var/tmp/nvidia-grid)\S+)\.run(?! --silent --no-kernel-modules)",
+        r"(?:(?<!/)\bNVIDIA-Linux\S*|sh (?!/var/tmp/nvidia-grid)\S+)\.run"
+        r"(?! --silent --no-kernel-modules)",
         "over distribution packages",
     ),
     (r"chmod|0666", "opens the device to everybody"),
