@@ -363,7 +363,8 @@ _ARGUMENTS = frozenset(
     $USER -aG -d -fsSL -gpu -I -Is -l -o -v --create-all --device --gpus
     --security-opt=label=disable --gres=gpu:1 --pty --rm --runtime=containerd --runtime=docker
     --update-kernel=ALL --output=/etc/cdi/nvidia.yaml --args=iommu=pt --args=pci=realloc
-    iommu=pt pci=realloc all bash cdi configure containerd create-dev-char-symlinks docker docker.io/library/ubuntu
+    iommu=pt pci=realloc all bash cdi configure containerd create-dev-char-symlinks docker
+    docker.io/library/ubuntu
     generate list num=1
     nvidia-smi nvidia-container-toolkit nvidia.com/gpu=all pid,user,etime,cmd remount,size=8G run
     runtime RegistryDwords /proc/driver/nvidia/params select=1:ngpus=1 switch system ubuntu 65536

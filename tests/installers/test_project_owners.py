@@ -79,7 +79,6 @@ def test_a_uv_project_is_changed_and_synced(wish: str | None) -> None:
         markers = [source["marker"] for source in sources]
         assert markers == ["sys_platform == 'linux'", "sys_platform == 'win32'"]
     assert max(map(len, made.edits[0].what.splitlines())) <= 68  # fits a terminal of 80
-    assert "uv sync" in (made.note or "")
 
 
 def test_the_lines_of_a_file_are_not_broken_on_a_narrow_terminal() -> None:

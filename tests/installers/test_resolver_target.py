@@ -80,7 +80,7 @@ def test_each_platform_has_its_own_words(
     [
         ("python", {"version": None}, "the Python version is unknown"),
         ("python", {"implementation": "PyPy"}, "PyPy is not CPython"),
-        ("platform", {"machine": None}, "no wheel platform tag is known for Linux on None"),
+        ("platform", {"machine": None}, "there is no known wheel platform tag for Linux on None"),
     ],
 )
 def test_too_little_known_of_the_target_is_said(

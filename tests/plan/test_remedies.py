@@ -195,7 +195,7 @@ def test_no_caveat_is_about_a_gpu_that_a_build_leaves_out() -> None:
     torch = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
     m = machine(gpus=gpus, pci=[], torch=torch, packages=[])
     found = remedies.install_torch(m, KB)
-    assert any("leaves out the GeForce GTX 1080" in (remedy.note or "") for remedy in found)
+    assert any("does not support the GeForce GTX 1080" in (remedy.note or "") for remedy in found)
     assert not any("cudnn.enabled" in (remedy.note or "") for remedy in found)
 
 

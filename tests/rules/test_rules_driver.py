@@ -393,7 +393,7 @@ def test_a_gpu_that_the_driver_leaves_out_beside_a_working_one_is_a_warning() ->
     found = _found(driver_unsupported_gpu, machine)
     assert found is not None
     assert found.severity is WARNING
-    assert "only if you need both" in (found.remedies[0].note or "")
+    assert "only if you also need the other GPU" in (found.remedies[0].note or "")
     diagnosis = diagnose(machine, knowledge.load())
     assert diagnosis.verdict == "warnings", diagnosis.undecided
 

@@ -44,14 +44,14 @@ def test_a_link_is_refused_whatever_it_leads_to(tmp_path: Path, there: bool) -> 
 
 
 def test_a_missing_parent_is_named(tmp_path: Path) -> None:
-    assert f"there is no folder {tmp_path}/no;" in str(
+    assert f"{tmp_path}/no does not exist;" in str(
         refusal(looked_at(str(tmp_path / "no" / "env")))
     )
 
 
 def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "there is no folder" in str(refusal(looked_at(str(tmp_path / "file" / "env"))))
+    assert "does not exist" in str(refusal(looked_at(str(tmp_path / "file" / "env"))))
 
 
 def test_site_packages_of_an_environment_are_refused(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_where_no_build_serves_both_each_way_hides_the_other_gpu() -> None:
     assert "torch==2.15.0" in (newest.packages.install if newest.packages else ())
     assert "torch==2.14.1" in (older.packages.install if older.packages else ())
     assert newest.group == older.group
-    assert "this one leaves out the GeForce GTX 1080 (GPU 0)" in (newest.note or "")
+    assert "this one does not support the GeForce GTX 1080 (GPU 0)" in (newest.note or "")
 
 
 def test_without_uuids_the_place_on_the_bus_is_given_and_the_order_with_it() -> None:
@@ -85,7 +85,7 @@ def test_nobody_is_left_out_where_nobody_would_stay() -> None:
 
 def test_a_gpu_that_no_torch_serves_is_named_beside_the_installation() -> None:
     (remedy,) = remedies.install_torch(bare(GT_710, RTX_4090), KB)
-    assert "No torch build supports the GeForce GT 710 (GPU 0); CUDA_VISIBLE_DEVICES=GPU-1" in (
+    assert "No torch build supports the GeForce GT 710 (GPU 0); to use only the other GPUs, set CUDA_VISIBLE_DEVICES=GPU-1" in (
         remedy.note or ""
     )
 

@@ -113,7 +113,7 @@ def _by_kind(place: Place) -> Iterator[str]:
     if place.kind == "file":
         yield say("{path} is a file; specify a folder that does not exist yet", path=name)
     if not place.parent_there:
-        yield say("there is no folder {path}; create it first", path=place.parent)
+        yield say("{path} does not exist; create it first", path=place.parent)
     if place.entries and not place.ours:
         found = ", ".join(place.entries[:3]) + (", ..." if len(place.entries) > 3 else "")
         template = "{path} is not empty ({names}); specify a folder that does not exist yet"
