@@ -15,33 +15,36 @@ from cudadoctor.model.rule import Rule
 
 PAGES: dict[str, str] = {
     "torch-bug": """\
-The program works with another torch release on the same machine.
+The program fails with the installed torch release, but works with another release on the same
+machine.
 
 Check by hand: run the program with the newest torch release and with the nightly build. If it
 fails with both, search https://github.com/pytorch/pytorch/issues for the error text.
 
 Look-alikes: if PyTorch documents the behavior, the cause is not-environment. If a documented
-variable fixes the error in the same release, the cause is env-var-misconfigured.
+environment variable fixes the error without changing the torch release, the cause is
+env-var-misconfigured.
 
-Fix: use a torch release without the bug. If there is none, report the bug to PyTorch with a short
-program that reproduces it and the output of `python -m torch.utils.collect_env`.""",
+Fix: use a torch release that does not have the bug. If every release has it, report the bug to
+PyTorch with a short program that reproduces it and the output of `python -m
+torch.utils.collect_env`.""",
     "torch-index-wrong": """\
 Each index on download.pytorch.org contains the builds for one CUDA version, such as cu126, and not
-every torch release was built for every CUDA version. If the index does not have your release, pip
-finds no matching version or lists only versions that you did not request. An index entry in the uv
-or Poetry configuration can also point to the wrong index.
+every torch release was built for every CUDA version. If the index does not have your torch release,
+pip finds no matching version or lists only versions that you did not request. An index entry in the
+uv or Poetry configuration can also point to the wrong index.
 
 Check by hand: open https://download.pytorch.org/whl/torch/ and look for a file name that contains
-your release, your CUDA version (cu126) and your Python version (cp312).
+your torch release, your CUDA version (cu126) and your Python version (cp312).
 
-Look-alikes: if the release exists but not for your Python version, the cause is
+Look-alikes: if your torch release exists, but not for your Python version, the cause is
 torch-python-unsupported.
 
 Fix: use the index for a CUDA version that your torch release was built for.""",
     "build-isolation": """\
-pip and uv build a package in an isolated environment that contains only what the package declares.
-If the package's setup.py imports torch without declaring it, the build fails even if torch is
-installed.
+pip and uv build a package in an isolated environment that contains only the build dependencies that
+the package declares. If the package's setup.py imports torch without declaring it, the build fails
+even if torch is installed.
 
 Look-alikes: if the error appears when your own program starts, not during a build, the cause is
 torch-missing.
@@ -49,8 +52,9 @@ torch-missing.
 Fix: first install torch and the build tools (`python -m pip install setuptools wheel ninja`), then
 install the package with `--no-build-isolation`.""",
     "fork-after-init": """\
-A forked process inherits its parent's CUDA state, but that state works only in the parent. The
-error occurs with multiprocessing on Linux, and with DataLoader workers whose dataset uses the GPU.
+A forked process inherits its parent's CUDA state, but that state works only in the parent. "Cannot
+re-initialize CUDA in forked subprocess" occurs with multiprocessing on Linux, and with DataLoader
+workers whose dataset uses the GPU.
 
 Check by hand: look for CUDA calls that run at import time or before the workers start, such as
 .cuda() or .to("cuda").
@@ -59,20 +63,20 @@ Fix: call torch.multiprocessing.set_start_method("spawn") at the start of the ma
 CUDA only in the child processes. In a dataset, return CPU tensors and move the batch to the GPU in
 the training loop.""",
     "nccl-version-skew": """\
-All ranks of a job must run the same NCCL release, which comes with torch. If the nodes have
-different environments, the ranks cannot communicate.
+All ranks of a job must use the same NCCL release. NCCL comes with torch, so if the nodes have
+different torch releases, the ranks may be unable to communicate.
 
 Check by hand: run `python -c "import torch; print(torch.__version__, torch.cuda.nccl.version())"`
 on every node and compare the output.
 
-Look-alikes: if one node loads an NCCL that does not belong to its torch, the cause is
+Look-alikes: if one node loads a different NCCL than the one that comes with its torch, the cause is
 nccl-shadowed.
 
 Fix: install the same torch release on every node, or use one container image for all nodes.""",
     "ddp-rank-device": """\
-There are enough GPUs, but the program does not select one per rank, so several ranks use the same
-GPU, usually GPU 0. NCCL up to 2.29 reports "Duplicate GPU detected"; NCCL 2.30 and newer report
-"Multiple Ranks are using the same GPU".
+The machine has enough GPUs, but the program does not select one per rank, so several ranks use the
+same GPU, usually GPU 0. NCCL up to 2.29 reports "Duplicate GPU detected"; NCCL 2.30 and newer
+report "Multiple Ranks are using the same GPU".
 
 Check by hand: `nvidia-smi` shows several processes of the job on one GPU.
 
@@ -83,7 +87,7 @@ anything else, and load checkpoints with map_location. Do not set NCCL_MULTI_RAN
 hides the mistake.""",
     "slow-dataloader": """\
 The GPU waits while the CPU reads and prepares batches: GPU utilization is low, and CPU cores are
-busy. Low utilization alone does not prove that data loading is the bottleneck; a measurement does.
+busy. Low utilization alone does not prove that data loading is the bottleneck; measure to be sure.
 
 Check by hand: `cudadoctor bench -- python train.py` measures your own training. You can also train
 on one batch that stays in memory: if that is much faster, data loading is the bottleneck.
@@ -96,7 +100,7 @@ or move the augmentation to the GPU.""",
     "cpu-bound": """\
 The CPU prepares and launches the GPU's work more slowly than the GPU runs it. Common causes are
 many small kernels, a lot of Python code per step, or too many threads per process. One CPU core is
-at 100%, and the GPU waits.
+at 100% while the GPU waits.
 
 Check by hand: `nvidia-smi dmon -s u` shows low GPU utilization while one CPU core is fully used,
 even with a batch that stays in memory.

@@ -493,8 +493,8 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
     or something else fails while the driver and the GPU respond.
 
     Fix: run `cudadoctor check` without --fast and --no-smoke, and read the first error in your
-    program's log: later errors are often caused by the first. For a bug report, `cudadoctor facts`
-    prints the facts about this machine.
+    program's log: later errors are often caused by the first. If you report a bug, include the
+    output of `cudadoctor facts`, which lists the facts about this machine.
     """
     failures, _ = shortfalls(m, kb)
     if not failures:

@@ -103,8 +103,9 @@ def torch_install_corrupt(m: Machine, kb: Knowledge) -> Answer:
 
     A torch installation is incomplete if pip was killed or the disk filled up during the
     installation, if files were deleted, or if torch was installed with --no-deps, which leaves out
-    the CUDA library wheels. cudadoctor compares the files with torch's RECORD, the wheels with
-    torch's metadata, and the libraries with what the loader finds.
+    the CUDA library wheels. cudadoctor compares the installed files with torch's RECORD file, the
+    installed CUDA wheels with torch's metadata, and the libraries that torch needs with those that
+    the loader finds.
 
     Look-alikes: if the wrong versions of the CUDA wheels are installed, the cause is
     nvidia-wheels-mixed. If the failing file is in another package's folder, the cause is
@@ -190,8 +191,9 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
     was changed after installation.
 
     Error messages that point to another cause (GLIBCXX, nvJitLink, a Windows DLL, a cuDNN or NCCL
-    symbol) are reported under that cause. A crash without a message is reported only as a
-    possibility: the CPU, the memory or another library may be at fault.
+    symbol) are reported under that cause. If Python crashes without a message, cudadoctor reports
+    torch-install-corrupt only as a possibility, because the CPU, the memory or another library may
+    be at fault instead.
     """
     imported = m.torch.imported
     if m.torch.installed is False or (imported is None and m.look == "fast") or _shadows(m):
@@ -283,10 +285,10 @@ def module_shadowed(m: Machine) -> Answer:
     and PYTHONPATH before its own modules.
 
     A file named random.py, queue.py or numpy.py in the program's folder or on PYTHONPATH hides the
-    module of that name from every package. The error says "cannot import name ... from",
-    "partially initialized module" or "module ... has no attribute". In the current folder, the
-    file is recognized by its name, and nothing in that folder is run. Elsewhere on PYTHONPATH, it
-    is recognized by the traceback or by the name in the error.
+    module of the same name from every package. The error says "cannot import name ... from",
+    "partially initialized module" or "module ... has no attribute". cudadoctor recognizes such a
+    file in the current folder by its name and runs nothing in that folder. In the folders on
+    PYTHONPATH, it recognizes the file by the traceback or by the name in the error.
 
     Look-alikes: if the file that hides the module is named torch, the cause is torch-duplicate.
 
@@ -315,8 +317,8 @@ def in_a_deleted_folder(m: Machine) -> Answer:
 
     The shell is still in a folder that was deleted or recreated: `ls` shows nothing, and `pwd` may
     still print the folder's name. Libraries that look up their own path, such as Intel's MKL in
-    torch, then stop with an error about a file that does exist. cudadoctor tested torch from
-    another folder.
+    torch, then stop with an error about a file that does exist. cudadoctor therefore tests torch
+    from another folder.
 
     Fix: change to an existing folder. If the folder was recreated, `cd "$PWD"` is enough.
     """
@@ -344,11 +346,12 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     """Python imports the first torch on its search path, but pip may report a different one.
 
     If you start the program in a folder that contains a torch.py file or torch folder of your own,
-    Python imports it instead of the installed torch. Other common reasons are that conda and pip
-    both installed torch into the same environment, or that PYTHONPATH, the user site and the
-    environment each contain a copy. The metadata then describes one copy, but Python runs the code
-    of another. If all copies have the same version, cudadoctor only shows a warning. Check by hand:
-    run `python -c "import torch; print(torch.__file__)"`.
+    Python imports your file or folder instead of the installed torch. Python can also find two
+    copies of torch if conda and pip both installed torch into the same environment, or if
+    PYTHONPATH, the user site directory and the environment each contain a copy. In these cases, pip
+    describes one copy, but Python runs the code of another. If all copies have the same version,
+    cudadoctor shows only a warning. Check by hand: run `python -c "import torch;
+    print(torch.__file__)"`.
 
     Look-alikes: if two Python installations each have their own torch, the cause is
     wrong-interpreter.
@@ -441,9 +444,9 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Answer:
     """Packages installed with this pip are not visible to the Python that was checked.
 
     Each Python has its own packages, and each pip command belongs to one Python. In a notebook,
-    under sudo, or with an environment that is not active, pip and python often belong to different
-    installations. An environment without pip (uv creates such environments) is normal, so this
-    finding is for information only.
+    under sudo, or when no environment is active, pip and python often belong to different
+    installations. Environments without pip are normal (uv creates them), so for them this finding
+    is for information only.
 
     Look-alikes: if one Python finds two copies of torch, the cause is torch-duplicate.
 
@@ -497,13 +500,14 @@ def disk_full(m: Machine, kb: Knowledge) -> Answer:
     """The torch wheel alone is {wheel}. pip downloads it to the temporary folder and unpacks it,
     with the CUDA libraries, into the environment.
 
-    "No space left on device" (errno 28) often refers to the temporary folder. Disk space is
-    checked only if torch is not installed yet, based on the size of the torch wheel. The unpacked
-    libraries need several times as much space. Check by hand: run `df -h`.
+    "No space left on device" (errno 28) often means that the temporary folder is full. cudadoctor
+    checks disk space only if torch is not installed yet, and compares it with the size of the torch
+    wheel. The unpacked libraries need several times as much space as the wheel. Check by hand: run
+    `df -h`.
 
-    Look-alikes: if DataLoader workers end with a bus error, the cause is shm-too-small.
+    Look-alikes: if DataLoader workers are killed by a bus error, the cause is shm-too-small.
 
-    Fix: point TMPDIR to a larger disk, free some space, or create the environment on a larger
+    Fix: point TMPDIR to a larger disk, free up some space, or create the environment on a larger
     disk.
     """
     if need(m.torch.installed, "torch.installed"):
@@ -558,13 +562,13 @@ def _megabytes(size: int) -> str:
     severity=WARNING,
 )
 def pynvml_conflict(m: Machine) -> Answer:
-    """The last one installed wins, and programs that query the GPU may then fail. Training needs
-    neither package.
+    """The package that was installed last overwrites the other's module, and programs that query
+    the GPU may then fail. Training needs neither package.
 
     Before release 12, the pynvml package installed its own pynvml.py, which is also a file of
-    nvidia-ml-py. Uninstalling either package then deletes the file for both. From release 12 on,
-    pynvml leaves the file to nvidia-ml-py. An old pynvml without nvidia-ml-py is reported for
-    information only.
+    nvidia-ml-py. If both packages are installed, uninstalling either one deletes the file that the
+    other needs. Since release 12, pynvml no longer installs this file. If an old pynvml is
+    installed without nvidia-ml-py, the finding is for information only.
 
     Fix: uninstall pynvml and nvidia-ml-py, then install nvidia-ml-py again.
     """
@@ -585,8 +589,8 @@ def pynvml_conflict(m: Machine) -> Answer:
 
 @rule("windows-runtime-dll", title="A DLL that torch needs could not be loaded", essential=False)
 def windows_runtime_dll(m: Machine) -> Answer:
-    """Windows reports the DLL that torch tried to load, not the missing DLL that it depends on,
-    which is usually part of the Visual C++ runtime.
+    """Windows reports the DLL that torch tried to load, not the DLL that is missing. The missing
+    DLL is usually part of the Visual C++ runtime.
 
     The error is "WinError 126", "WinError 1114" or "DLL load failed". For some torch releases, the
     missing file is libomp140.x86_64.dll.

@@ -52,9 +52,9 @@ def device_permission(m: Machine) -> Answer:
     Look-alikes: if the error is "Operation not permitted" (EPERM, 1), the device rules of a
     container deny access, and the cause is container-gpu-lost.
 
-    Fix: add your user to the group of the device files, then log out and back in: a running
-    session keeps its old groups. If the files belong to root alone, first give them a group with
-    options of the nvidia module (NVreg_DeviceFileGID and NVreg_DeviceFileMode=0660).
+    Fix: add your user to the group of the device files, then log out and back in: a running session
+    keeps its old groups. If only root can access the device files, first assign a group to them
+    with the nvidia module's options NVreg_DeviceFileGID and NVreg_DeviceFileMode=0660.
     """
     code, nodes = driver_code(m), m.driver.nodes
     denied = code == NO_PERMISSION
@@ -110,16 +110,16 @@ def _refused(m: Machine) -> list[Node]:
 def cuda_compat_conflict(m: Machine) -> Answer:
     """The cuda-compat packages contain a newer libcuda, which works only on data center GPUs.
 
-    CUDA fails with "forward compatibility was attempted on non supported HW" (error 804) on
-    GeForce and most RTX cards. It fails with "system has unsupported display driver / cuda driver
+    CUDA fails with "forward compatibility was attempted on non supported HW" (error 804) on GeForce
+    and most RTX cards. It fails with "system has unsupported display driver / cuda driver
     combination" (error 803) if the cuda-compat package is older than the driver or does not match
-    the driver's branch. nvidia-smi still works.
+    the driver's branch. nvidia-smi works in both cases.
 
-    cuda-compat packages come with NVIDIA's container images, or are found through
-    /usr/local/cuda/compat in LD_LIBRARY_PATH or /etc/ld.so.conf.d. To check by hand: run `ldconfig
-    -p | grep libcuda`.
+    NVIDIA's container images include a cuda-compat package. On other systems, the loader finds its
+    libcuda if LD_LIBRARY_PATH or a file in /etc/ld.so.conf.d lists /usr/local/cuda/compat. To check
+    by hand: run `ldconfig -p | grep libcuda`.
 
-    Look-alikes: if nvidia-smi fails too, the cause is driver-library-mismatch.
+    Look-alikes: if both CUDA and nvidia-smi fail, the cause is driver-library-mismatch.
 
     Fix: remove the cuda-compat directory from the loader's search path. If the driver itself is
     too old, install a torch build that works with the driver.
@@ -162,16 +162,17 @@ def libcuda_stub(m: Machine) -> Answer:
     """The loader finds this libcuda before the driver's libcuda.so.1.
 
     The CUDA toolkit's stubs directory contains an empty libcuda that is meant only for linking. If
-    it is loaded, CUDA fails with "CUDA driver is a stub library" (error 34). An old libcuda from
-    another driver release does not match the loaded kernel module. To check by hand: run
-    `ldconfig -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
+    a program loads this stub, CUDA fails with "CUDA driver is a stub library" (error 34). An old
+    libcuda from another driver release does not match the loaded kernel module. To check by hand:
+    run `ldconfig -p | grep libcuda.so.1` and `echo $LD_LIBRARY_PATH`.
 
     Look-alikes: if the wrong libcuda is in a compat directory, the cause is cuda-compat-conflict.
-    If nvidia-smi fails too, the driver's own packages do not match, and the cause is
-    driver-library-mismatch.
+    If both CUDA and nvidia-smi fail, the driver's own packages do not match each other, and the
+    cause is driver-library-mismatch.
 
-    Fix: remove the directory that contains the wrong libcuda from LD_LIBRARY_PATH (for linking,
-    LIBRARY_PATH is enough). Do not delete libraries by hand: that breaks the next driver update.
+    Fix: remove the directory that contains the wrong libcuda from LD_LIBRARY_PATH. To link against
+    the stub, use LIBRARY_PATH instead. Do not delete libraries by hand: that breaks the next driver
+    update.
     """
     libcuda, message = m.driver.libcuda, host_error_with(m, *_STUB_WORDS)
     if (
@@ -222,17 +223,17 @@ def off_the_path(m: Machine, path: str) -> Remedies:
     title="CUDA cannot initialize (error 999): the nvidia_uvm module is not loaded",
 )
 def uvm_not_loaded(m: Machine) -> Answer:
-    """nvidia-smi needs only the nvidia module, but CUDA needs nvidia_uvm too.
+    """nvidia-smi needs only the nvidia module, but CUDA also needs nvidia_uvm.
 
     torch reports "CUDA unknown error - this may be due to an incorrectly set up environment" and
     blames CUDA_VISIBLE_DEVICES, which is rarely the cause. To check by hand: run `lsmod | grep
-    nvidia_uvm` and `ls -l /dev/nvidia-uvm`. The device file is normally missing right after boot:
+    nvidia_uvm` and `ls -l /dev/nvidia-uvm`. Right after boot, /dev/nvidia-uvm is normally missing:
     the first CUDA program creates it.
 
-    Look-alikes: if the module is loaded and its device file can be opened, CUDA most likely broke
-    when the machine was suspended. Reload the module. To keep CUDA working after a suspend, set
-    NVreg_PreserveVideoMemoryAllocations=1 and enable the services nvidia-suspend and
-    nvidia-resume.
+    Look-alikes: if nvidia_uvm is loaded and /dev/nvidia-uvm can be opened, CUDA most likely stopped
+    working because the machine was suspended. Reload the nvidia_uvm module. To keep CUDA working
+    after the next suspend, set the nvidia module's option NVreg_PreserveVideoMemoryAllocations=1
+    and enable the nvidia-suspend and nvidia-resume services.
 
     Fix: load the nvidia_uvm module and create its device files.
     """

@@ -55,19 +55,20 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
     """torch was built against specific versions of the CUDA libraries, and one of them has been
     replaced by a different version.
 
-    torch pins its CUDA library wheels in its metadata: individually up to torch 2.10, and through
-    the cuda-toolkit package from 2.11 on. Either another package, an upgrade or a requirements
-    file replaced one of the wheels, or wheels for two CUDA major versions install files into the
-    same folder. The second case affects cuDNN, NCCL, cuSPARSELt and NVSHMEM for every CUDA
-    version, and cuRAND, cuSOLVER and NVTX for CUDA 11 and 12. Wheels that an older torch left
-    behind under other names are harmless. Check by hand: run `python -m pip check`.
+    torch's metadata pins the versions of the CUDA library wheels: each one individually up to torch
+    2.10, and through the cuda-toolkit package since torch 2.11. Two things can go wrong: another
+    package, an upgrade or a requirements file replaces one of the wheels, or wheels for two CUDA
+    major versions install files into the same folder. The second case affects cuDNN, NCCL,
+    cuSPARSELt and NVSHMEM for every CUDA version, and cuRAND, cuSOLVER and NVTX for CUDA 11 and 12.
+    Wheels that an older torch release left behind under other names are harmless. Check by hand:
+    run `python -m pip check`.
 
     Look-alikes: if the wrong copy of a library is outside this environment, the cause is
     cudnn-shadowed, nccl-shadowed, cublas-mismatch, nvjitlink-mismatch or cuda-lib-shadowed.
 
     Fix: first uninstall the wrong wheels, then install the versions that torch pins, or create a
-    new environment. The order matters: if you uninstall a wrong wheel later, files of the right
-    wheel are deleted too.
+    new environment. The order matters: uninstalling a wrong wheel after you install the right one
+    also deletes files of the right one.
     """
     if not applies(m) or m.platform.system != "Linux":
         return None
@@ -177,12 +178,13 @@ def _pinned_again(
 def cudnn_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """torch is built against its own cuDNN and refuses to run with an older one.
 
-    The files mapped into the process show which cuDNN is loaded. If torch has not been imported,
-    the loader's search order predicts it: LD_PRELOAD, the RPATH of the library that needs cuDNN,
-    LD_LIBRARY_PATH, RUNPATH, and the loader's cache. A newer minor version works, but it is
-    reported as a warning, because cuDNN loads more of its parts by name, and mixed versions fail.
-    A torch from conda, the system or a vendor's image that has no cuDNN of its own is supposed to
-    use the cuDNN installed there.
+    Once torch has been imported, the files mapped into the process show which cuDNN is loaded.
+    Before that, cudadoctor predicts it from the loader's search order: LD_PRELOAD, the RPATH of the
+    library that needs cuDNN, LD_LIBRARY_PATH, RUNPATH, and the loader's cache. A newer minor
+    version of cuDNN works, but cudadoctor reports it as a warning, because cuDNN later loads its
+    sublibraries by name, and mixed versions fail. A torch build from conda, a Linux distribution or
+    a vendor's image may not contain its own cuDNN; it is meant to use the cuDNN that conda, the
+    distribution or the image provides.
 
     Look-alikes: if all parts of cuDNN are loaded from the same location, the cause is
     cudnn-missing-sublib.
@@ -204,10 +206,10 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuBLAS and cuBLASLt must be exactly the same version, but one of them is not the copy that
     ships with torch.
 
-    An older copy of cuBLAS or cuBLASLt lacks functions ("undefined symbol: cublasLt...") or makes
-    matrix products fail. CUBLAS_STATUS_NOT_INITIALIZED alone usually means that the GPU is out of
-    memory. The usual reason is a toolkit's lib64 folder on LD_LIBRARY_PATH, which takes precedence
-    over the RUNPATH that torch uses to find cuBLASLt.
+    An older copy of cuBLAS or cuBLASLt either lacks functions that are needed ("undefined symbol:
+    cublasLt...") or makes matrix products fail. CUBLAS_STATUS_NOT_INITIALIZED alone usually means
+    that the GPU is out of memory. The wrong copy usually comes from a toolkit's lib64 folder on
+    LD_LIBRARY_PATH, which takes precedence over the RUNPATH that torch uses to find cuBLASLt.
 
     Fix: start the program without the environment variable that points to the wrong copy of the
     library.
@@ -223,10 +225,10 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
 def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
     """torch ships with its own NCCL; an older copy lacks functions that torch calls.
 
-    You see "undefined symbol: ncclCommWindowRegister" or another missing function when torch is
-    imported, or ranks that report different NCCL versions. A newer NCCL works, but it is reported
-    as a warning, because nobody has tested it with this torch. Cluster images replace NCCL on
-    purpose, with their own network plugins.
+    Importing torch fails with "undefined symbol: ncclCommWindowRegister" or another undefined
+    symbol, or the ranks of a job report different NCCL versions. A newer NCCL works, but cudadoctor
+    reports it as a warning, because it has not been tested with this torch release. Some cluster
+    images replace NCCL on purpose and add their own network plugins.
 
     Fix: start the program without the environment variable that points to the wrong NCCL, or remove
     that NCCL's folder from the variable.
@@ -243,9 +245,10 @@ def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuSPARSE needs a function whose name contains its CUDA version, and an older nvJitLink lacks
     that function.
 
-    You see "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12". The number in
-    the symbol is the CUDA version of the cuSPARSE that needs it. Usually, the lib64 folder of an
-    older toolkit is on LD_LIBRARY_PATH. A newer nvJitLink of the same major version works.
+    The error is "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12". The
+    number at the end of the symbol (12_4) is the CUDA version of the cuSPARSE that needs the
+    function. The usual cause is the lib64 folder of an older toolkit on LD_LIBRARY_PATH. A newer
+    nvJitLink of the same major version works.
 
     Look-alikes: if the old nvJitLink is a wheel in this environment, the cause is
     nvidia-wheels-mixed.
@@ -266,9 +269,10 @@ def cuda_lib_shadowed(m: Machine, kb: Knowledge) -> Answer:
     installation is loaded first.
 
     cuda-lib-shadowed covers the CUDA runtime, NVRTC, CUPTI, cuSPARSE, cuSPARSELt, cuFFT, cuRAND,
-    cuSOLVER and NVSHMEM. An older copy of a library lacks functions; a newer copy of the same
-    major version works and is reported as a warning. LD_LIBRARY_PATH overrides DT_RUNPATH but not
-    DT_RPATH, so cudadoctor reads these tags of each library.
+    cuSOLVER and NVSHMEM. An older copy of one of these libraries may lack functions that torch
+    needs; a newer copy of the same major version works, and cudadoctor reports it as a warning.
+    LD_LIBRARY_PATH overrides a library's DT_RUNPATH tag but not its DT_RPATH tag, so cudadoctor
+    reads these two tags to determine which copy is loaded.
 
     Fix: start the program without the environment variable that points to the wrong copy of the
     library.
@@ -339,10 +343,10 @@ def _by_words(m: Machine, kb: Knowledge, spoken: str, pattern: str) -> Found:
 def cudnn_missing_sublib(m: Machine, kb: Knowledge) -> Answer:
     """cuDNN loads its sublibraries on first use, and all of them must be the same version.
 
-    You see "Unable to load any of libcudnn_ops.so.9" or CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH.
-    Files of cuDNN were deleted, or two wheels overwrote each other's files.
-    CUDNN_STATUS_NOT_INITIALIZED or INTERNAL_ERROR alone often just means that the GPU is out of
-    memory.
+    The error is "Unable to load any of libcudnn_ops.so.9" or
+    CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH. It occurs if cuDNN's files were deleted, or if two
+    wheels overwrote each other's files. CUDNN_STATUS_NOT_INITIALIZED or CUDNN_STATUS_INTERNAL_ERROR
+    alone often only means that the GPU is out of memory.
 
     Look-alikes: if part of cuDNN is loaded from outside torch's own copy, the cause is
     cudnn-shadowed.
@@ -385,8 +389,8 @@ def libstdcxx_old(m: Machine) -> Answer:
     libstdc++ first.
 
     The error is "version `GLIBCXX_...' not found" and names the library file that is too old. In a
-    conda environment, that file is often conda's own older copy, or the system's copy that is
-    loaded instead of conda's newer one.
+    conda environment, this file is often conda's own libstdc++ if that is too old, or the system's
+    libstdc++ if it is loaded instead of conda's newer one.
 
     Look-alikes: if the message says GLIBC instead of GLIBCXX, the whole system is too old, and the
     cause is platform-unsupported.

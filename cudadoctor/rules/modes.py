@@ -65,10 +65,10 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     nvidia-fabricmanager`. On Hopper and newer, `nvidia-smi -q | grep -A3 Fabric` shows the state
     of each GPU, which should be "Completed".
 
-    Look-alikes: without NVSwitch, error 802 has other causes: confidential computing while the GPUs
-    are not in the ready state, a MIG change in progress, a vGPU without a license, or a machine
-    that has just booted. In a container, or in a virtual machine that has only some of the host's
-    GPUs, the fabric manager runs on the host.
+    Look-alikes: without NVSwitch, error 802 has other causes: the GPUs' confidential-computing
+    ready state has not been set, a MIG change is in progress, a vGPU has no license, or the machine
+    has just booted. In a container, or in a virtual machine that has only some of the host's GPUs,
+    the fabric manager runs on the host.
 
     Fix: install the fabric manager at the same version as the driver and start it. Machines with
     NVLink 5 (B200, B300) also need the nvlsm package and the ib_umad kernel module. Do not restart
@@ -173,11 +173,11 @@ def confidential_computing(m: Machine) -> Answer:
     even though nvidia-smi works.
 
     With confidential computing, a GPU accepts no work until it has been attested. A service in the
-    virtual machine then sets the GPU to the ready state. `nvidia-smi conf-compute -grs` shows the
-    state.
+    virtual machine then sets the GPU's confidential-computing ready state. `nvidia-smi conf-compute
+    -grs` shows whether the ready state is set.
 
-    Look-alikes: on machines with NVSwitch, fabric-manager also causes error 802. To tell the two
-    causes apart, check whether NVML reports confidential computing.
+    Look-alikes: on machines with NVSwitch, the cause of error 802 can also be fabric-manager. To
+    tell the two causes apart, check whether NVML reports that confidential computing is on.
 
     Fix: run GPU attestation. If you do not need attestation, set the GPUs' confidential-computing
     ready state by hand: `nvidia-smi conf-compute -srs 1` as root.
@@ -206,13 +206,13 @@ def confidential_computing(m: Machine) -> Answer:
 def gpu_excluded(m: Machine) -> Answer:
     """The kernel module ignores these GPUs, so neither CUDA nor nvidia-smi shows them.
 
-    Somebody set NVreg_ExcludedGpus on purpose, usually for a GPU that is broken or reserved. If
-    other GPUs are still available, this finding is for information only. NVML still counts the
-    excluded GPUs.
+    Someone set NVreg_ExcludedGpus on purpose, usually because a GPU is broken or reserved. If other
+    GPUs are still available, this finding is for information only. NVML still counts the excluded
+    GPUs.
 
-    Fix: find the setting with `grep -rs ExcludedGpus /etc/modprobe.d /proc/cmdline`. Remove it,
-    rebuild the initramfs (`update-initramfs -u` on Debian and Ubuntu, `dracut --force` on Red Hat
-    and SUSE) and restart the machine. If the GPU is broken, keep the setting.
+    Fix: find the setting with `grep -rs ExcludedGpus /etc/modprobe.d /proc/cmdline`. Remove the
+    setting, rebuild the initramfs (`update-initramfs -u` on Debian and Ubuntu, `dracut --force` on
+    Red Hat and SUSE) and restart the machine. If the GPU is broken, keep the setting.
     """
     if not m.driver.excluded:
         return None
@@ -242,15 +242,16 @@ def compute_mode(m: Machine) -> Answer:
     still using the GPU.
 
     torch says "CUDA error: CUDA-capable device(s) is/are busy or unavailable" (error 46), even
-    though it reports the right number of GPUs. `nvidia-smi -q -d COMPUTE` shows the mode:
+    though it reports the right number of GPUs. `nvidia-smi -q -d COMPUTE` shows the compute mode:
     Prohibited allows no CUDA programs, Exclusive_Process allows one at a time, and Default allows
     any number.
 
     Look-alikes: if the GPU's memory is full, the error is "out of memory" instead. Clusters set
     exclusive mode on purpose: use the GPU that the scheduler gave you, with one process per GPU.
 
-    Fix: set the mode to Default (`nvidia-smi -i 0 -c 0` as root). If the mode is already Default,
-    stop the program that is using the GPU; if there is none, reset the GPU.
+    Fix: set the compute mode of GPU 0 to Default with `nvidia-smi -i 0 -c 0` as root. If the mode
+    is already Default, stop the program that is using the GPU. If no program is using the GPU,
+    reset it.
     """
     message, gpus = host_error_with(m, *_BUSY), live_gpus(m)
     prohibited = [gpu for gpu in gpus if gpu.compute_mode == "prohibited"]
@@ -342,16 +343,16 @@ def mig_misconfigured(m: Machine) -> Answer:
     """In MIG mode, programs can use only MIG instances. Restarting the machine removes all
     instances.
 
-    CUDA finds no device ("No CUDA GPUs are available"), and `nvidia-smi` prints "No MIG devices
-    found". `nvidia-smi -L` lists the instances with their UUIDs. When an instance is recreated, it
-    gets a new UUID, so a UUID stored in CUDA_VISIBLE_DEVICES can be stale.
+    CUDA finds no devices ("No CUDA GPUs are available"), and `nvidia-smi` prints "No MIG devices
+    found". `nvidia-smi -L` lists the MIG instances with their UUIDs. An instance gets a new UUID
+    when it is recreated, so a UUID stored in CUDA_VISIBLE_DEVICES may no longer exist.
 
     A process can use only one MIG instance, and NCCL does not work between instances of the same
     GPU.
 
-    Fix: set CUDA_VISIBLE_DEVICES to an existing MIG instance. If there is none, create one
+    Fix: set CUDA_VISIBLE_DEVICES to an existing MIG instance. If there is no instance, create one
     (`nvidia-smi mig -cgi ... -C`), or turn MIG mode off while the GPU is idle (`nvidia-smi -i 0
-    -mig 0`). Both commands need root.
+    -mig 0`). Run these commands as root.
     """
     live = live_gpus(m)
     empty = [gpu for gpu in live if gpu.mig and gpu.mig_devices == ()]

@@ -34,8 +34,8 @@ def wsl_setup(m: Machine) -> Answer:
 
     A Linux driver installed inside WSL hides the libraries of the Windows driver. WSL 1 does not
     support GPUs. If /dev/dxg is missing, Windows or its display driver is too old, or WSL is
-    running in a nested virtual machine. If the libraries are missing, Windows has no NVIDIA driver
-    or is currently updating it.
+    running in a nested virtual machine. If the driver's libraries are missing from
+    /usr/lib/wsl/lib, Windows has no NVIDIA driver or is currently updating it.
 
     To check by hand: run `nvidia-smi` in a Windows terminal, then `ls /dev/dxg /usr/lib/wsl/lib` in
     WSL. The following is normal in WSL: /proc/driver/nvidia and /dev/nvidia* do not exist, lspci
@@ -84,7 +84,8 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
 
 @rule("jetson-build", title="torch {torch} was not built for the Jetson's GPU")
 def jetson_build(m: Machine, kb: Knowledge) -> Answer:
-    """The generic ARM builds of torch are for servers or for CPUs, not for Jetson GPUs.
+    """The generic ARM builds of torch are either CPU-only or built for server GPUs; they do not
+    support this Jetson's GPU.
 
     torch says "no kernel image is available for execution on the device", or
     torch.cuda.is_available() is False. To check by hand: `cat /etc/nv_tegra_release` shows the L4T
@@ -92,8 +93,9 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
     shows the CUDA version and the architectures of the torch build.
 
     Up to CUDA 13.0, an Orin (sm_87) or a Xavier (sm_72) runs only code that was compiled for its
-    own architecture. From JetPack 7.2 on, generic builds with CUDA 13.2 or newer also run on an
-    Orin. A Thor runs generic cu130 builds. A DGX Spark is not a Jetson.
+    own architecture. With JetPack 7.2 or newer, an Orin also runs the generic ARM builds of torch
+    for CUDA 13.2 or newer. A Thor runs the generic cu130 builds. A DGX Spark is not a Jetson, so
+    jetson-build does not apply to it.
 
     Fix: install NVIDIA's torch wheel for your JetPack release, or use NVIDIA's container. On a
     Jetson, never install driver or CUDA packages that were not made for Jetson.
@@ -135,10 +137,10 @@ def platform_unsupported(m: Machine, kb: Knowledge) -> Answer:
     Python or other CPU architectures, and none for Intel Macs since torch 2.3. To check by hand:
     run `uname -m` and `ldd --version`.
 
-    Look-alikes: if another Python version would work, the cause is torch-python-unsupported. If
-    another package index has the build, the cause is torch-index-wrong.
+    Look-alikes: if another Python version would work, the cause is torch-python-unsupported. If the
+    build is available on another package index, the cause is torch-index-wrong.
 
-    Fix: use a container, or a system that PyTorch publishes builds for.
+    Fix: run torch in a container, or on a system that PyTorch publishes wheels for.
     """
     torch, imported = m.torch, m.torch.imported
     if torch.installed is None and imported is None and m.look == "report":

@@ -167,9 +167,10 @@ def visible_devices_hides_gpu(m: Machine) -> Answer:
     torch reports "No CUDA GPUs are available" or "invalid device ordinal". To check by hand: run
     `echo "$CUDA_VISIBLE_DEVICES"` and `nvidia-smi -L`.
 
-    CUDA reads the list from left to right and silently stops at the first invalid entry: on a
-    machine with two GPUs, "0,7,1" leaves only GPU 0. If a GPU is listed twice, if the value is
-    empty or -1, or if it contains quotes, no GPU is left. Hiding some GPUs on purpose is normal.
+    CUDA reads CUDA_VISIBLE_DEVICES from left to right and silently stops at the first invalid
+    entry: on a machine with two GPUs, "0,7,1" leaves only GPU 0. If a GPU is listed twice, if the
+    value is empty or -1, or if it contains quotes, no GPU is left. It is normal to hide some GPUs
+    on purpose.
 
     Look-alikes: in a Slurm, LSF or PBS job, the scheduler sets CUDA_VISIBLE_DEVICES. If the job
     has no GPUs, the cause is scheduler-no-gpu.
@@ -248,8 +249,9 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     """The node has GPUs, but a job sees only the ones it requested. Setting CUDA_VISIBLE_DEVICES by
     hand either fails or takes a GPU from someone else's job.
 
-    The job has an ID but no list of GPUs, and CUDA_VISIBLE_DEVICES is empty or "NoDevFiles". To
-    check by hand: `scontrol show job $SLURM_JOB_ID` shows no gres/gpu under TRES.
+    The scheduler's variables contain a job ID but no list of GPUs, and CUDA_VISIBLE_DEVICES is
+    empty or "NoDevFiles". To check by hand: in a Slurm job, `scontrol show job $SLURM_JOB_ID` shows
+    no gres/gpu under TRES.
 
     Look-alikes: on nodes where the scheduler does not restrict access to GPUs, programs can use
     GPUs without requesting them, and cudadoctor does not report a problem. If the job runs a
@@ -286,18 +288,19 @@ def scheduler_no_gpu(m: Machine) -> Answer:
 def memory_held_by_others(m: Machine) -> Answer:
     """GPU {first} has only {free} of {memory} free before your program has even started.
 
-    Programs stop with "CUDA out of memory", often when they create their first tensor.
-    `nvidia-smi` lists the processes that use the memory. Memory that no listed process uses
-    belongs to another container, to another user, or to a process that crashed.
+    Programs stop with "CUDA out of memory", often when they create their first tensor. `nvidia-smi`
+    lists the processes that use the GPU's memory. If the listed processes do not account for all
+    of the memory in use, the rest belongs to another container, to another user, or to a process
+    that crashed.
 
     On machines with unified memory (Jetson, GB10), the page cache counts as used memory, so
-    out-of-memory is not reported.
+    cudadoctor does not report out-of-memory there.
 
     Look-alikes: if the GPU is nearly empty before your program starts, your model or your batch is
     too large.
 
-    Fix: stop your own processes that you no longer need, or use another GPU. Leave other users'
-    processes alone.
+    Fix: stop any of your own processes that you no longer need, or use another GPU. Leave other
+    users' processes alone.
     """
     full = [
         gpu
@@ -378,12 +381,12 @@ _LEAST_LOCKED = 1 << 30
     essential=False,
 )
 def too_little_locked_memory(m: Machine) -> Answer:
-    """NCCL locks memory in order to send it over InfiniBand or RoCE, and this limit is too low for
-    that.
+    """NCCL must lock memory to transfer data over InfiniBand or RoCE, and the locked-memory limit
+    is too low.
 
     NCCL reports "ibv_reg_mr failed" or "Cannot allocate memory" when the ranks connect. To check by
-    hand: run `ulimit -l`, which should print unlimited. Without RDMA the limit does not matter, and
-    nothing is reported.
+    hand: run `ulimit -l`, which should print unlimited. Without RDMA, this limit does not matter,
+    and cudadoctor does not report it.
 
     Fix: allow the program to lock memory: `--ulimit memlock=-1` for a Docker container, the
     IPC_LOCK capability for a pod, LimitMEMLOCK=infinity in the unit of a service or of slurmd, or a
@@ -413,11 +416,11 @@ def allocator_option(m: Machine) -> Answer:
     first key it does not recognize.
 
     The error is "Unrecognized CachingAllocator option" or "Unrecognized key", and appears when the
-    first tensor is created on the GPU. An option that was added in a newer torch release fails
-    with the same error.
+    first tensor is created on the GPU. An option that only newer torch releases support causes the
+    same error.
 
-    Fix: correct the options in the allocator variable, such as PYTORCH_CUDA_ALLOC_CONF, or unset
-    it.
+    Fix: correct the options in the allocator variable (for example, PYTORCH_CUDA_ALLOC_CONF), or
+    unset the variable.
     """
     env, message = need(m.env, "env"), error_with(m, *_ALLOCATOR_WORDS)
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
@@ -443,10 +446,10 @@ def allocator_option(m: Machine) -> Answer:
 def slower_by_variable(m: Machine) -> Answer:
     """This variable is meant for debugging: {effect}.
 
-    NVIDIA_TF32_OVERRIDE=0 and CUDA_MODULE_LOADING are deliberate choices and are not reported as
-    env-var-misconfigured.
+    Setting NVIDIA_TF32_OVERRIDE=0 or CUDA_MODULE_LOADING is a deliberate choice, so cudadoctor does
+    not report these variables as env-var-misconfigured.
 
-    Fix: unset debugging variables when you are done.
+    Fix: unset debugging variables when you finish debugging.
     """
     if not gpu_present(m):
         return None
@@ -478,13 +481,13 @@ def broken_by_environment(m: Machine) -> Answer:
     """cuInit fails with error {code}, but works without LD_LIBRARY_PATH, LD_PRELOAD and
     CUDA_VISIBLE_DEVICES.
 
-    LD_LIBRARY_PATH, LD_PRELOAD or CUDA_VISIBLE_DEVICES loads a library that comes between the
-    program and the driver, or hides the GPU. To find the variable that breaks CUDA, unset them one
-    at a time.
+    Either LD_LIBRARY_PATH or LD_PRELOAD makes the program load the wrong library, or
+    CUDA_VISIBLE_DEVICES hides the GPU. To find the variable that breaks CUDA, unset these variables
+    one at a time.
 
     Look-alikes: if CUDA_VISIBLE_DEVICES is the only variable that causes the problem, the cause is
-    visible-devices-hides-gpu. If another libcuda is loaded, the cause is libcuda-stub or
-    cuda-compat-conflict.
+    visible-devices-hides-gpu. If a libcuda other than the driver's is loaded, the cause is
+    libcuda-stub or cuda-compat-conflict.
 
     Fix: unset the variable that breaks CUDA.
     """

@@ -78,8 +78,8 @@ def thermal_throttle(m: Machine) -> Answer:
     """The GPU or its memory is too hot, so the GPU is running below its normal clock speed.
 
     `nvidia-smi -q -d PERFORMANCE` shows "SW Thermal Slowdown" or "HW Thermal Slowdown" as active
-    (NVML's clock event bits 0x20 and 0x40). The output shows the current state only, so a short
-    look at an idle GPU can miss the slowdown.
+    (NVML's clock event bits 0x20 and 0x40). The output shows only the current state, so you can
+    miss the slowdown if you check while the GPU is idle.
 
     Look-alikes: it is normal to see "SW Power Cap" under full load, "Idle", or application clocks
     that were set on purpose.
@@ -113,11 +113,11 @@ def thermal_throttle(m: Machine) -> Answer:
     severity=WARNING,
 )
 def power_brake(m: Machine) -> Answer:
-    """An external signal makes the GPU draw less power and run far below its normal clocks.
+    """An external signal makes the GPU draw less power and run far below its normal clock speed.
 
-    `nvidia-smi -q -d PERFORMANCE` shows "HW Power Brake Slowdown" as active (NVML's clock event
-    bit 0x80). Usual reasons are an overloaded power supply, a failed unit in a redundant pair, a
-    missing cable or a power limit for the whole rack.
+    `nvidia-smi -q -d PERFORMANCE` shows "HW Power Brake Slowdown" as active (NVML's clock event bit
+    0x80). Common causes are an overloaded power supply, a failed unit in a redundant pair of power
+    supplies, a missing power cable, or a power limit for the whole rack.
 
     Look-alikes: hitting the GPU's own power limit ("SW Power Cap") is normal under full load.
 
@@ -148,9 +148,10 @@ def power_limited(m: Machine) -> Answer:
     """Under full load, the GPU runs slower than it could. Someone set this power limit; it is not a
     fault.
 
-    The usual reasons for a lower power limit are heat, noise or the power supply. A limit is
-    reported if it is below three quarters of the default, but not on laptops, where the limit
-    changes with the battery and the power profile. `nvidia-smi -q -d POWER` shows all limits.
+    Power limits are usually lowered to reduce heat or noise, or because the power supply is too
+    weak. cudadoctor reports a power limit below three quarters of the default, except on laptops,
+    where the limit changes with the battery and the power profile. `nvidia-smi -q -d POWER` shows
+    all limits.
 
     Fix: to set the power limit of GPU 0 to 450 W, run `sudo nvidia-smi -i 0 -pl 450`.
     """
@@ -196,7 +197,7 @@ def clocks_capped(m: Machine) -> Answer:
     fault.
 
     The application clocks were lowered with `nvidia-smi -ac`. `nvidia-smi -q -d CLOCK` shows all
-    clocks. GPUs without application clocks are not checked.
+    clock frequencies. cudadoctor does not check GPUs that have no application clocks.
 
     Fix: to restore the default clocks of GPU 0, run `sudo nvidia-smi -i 0 -rac`.
     """
@@ -215,9 +216,10 @@ def clocks_capped(m: Machine) -> Answer:
 def pcie_degraded(m: Machine, kb: Knowledge) -> Answer:
     """Copies between host memory and the GPU are {times} times slower than they could be.
 
-    `nvidia-smi -q | grep -A8 "Link Width"` shows the number of lanes. This number does not change
-    when the GPU is idle, so a narrow link stays narrow. Usual reasons are a badly seated card,
-    dirt, a riser, or lanes that the slot shares with another slot.
+    `nvidia-smi -q | grep -A8 "Link Width"` shows the number of lanes. Unlike the link speed, the
+    number of lanes does not drop when the GPU is idle, so a low number is not caused by power
+    saving. Common causes are a poorly seated card, dirty contacts, a riser, or a slot that shares
+    its lanes with another slot.
 
     Look-alikes: laptops, virtual machines and boards with several GPUs have fewer lanes by design.
     On these systems, the finding is for information only, unless a busy GPU has only one lane. The
@@ -283,13 +285,14 @@ def _by_design(gpu: Gpu, m: Machine, kb: Knowledge) -> bool:
 def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
     """Copies between host memory and the GPU take longer than necessary.
 
-    A busy GPU should bring its PCIe link to full speed. An idle link slows down to save power, so
-    only busy GPUs in their highest performance states count. `nvidia-smi -q | grep -A8 "PCIe
-    Generation"` shows the generations. If the slot itself is older than the GPU, the finding is
-    for information only.
+    When a GPU is busy, its PCIe link should run at full speed. When the GPU is idle, the link slows
+    down to save power, so cudadoctor checks only busy GPUs in their highest performance states.
+    `nvidia-smi -q | grep -A8 "PCIe Generation"` shows the current and the maximum PCIe generation.
+    If the slot itself does not support the GPU's PCIe generation, the finding is for information
+    only.
 
-    Fix: in the BIOS, set the slot to its highest PCIe generation. Then check the riser and make
-    sure that the card is seated correctly.
+    Fix: in the BIOS, set the slot to its highest PCIe generation. Then check the riser, if there is
+    one, and make sure that the card is seated correctly.
     """
     slow, capped = [], []
     for number, gpu in _which(m, lambda gpu: has_link(gpu, m, kb)):
@@ -337,10 +340,10 @@ def _is_busy(gpu: Gpu) -> bool:
 def tf32_off(m: Machine) -> Answer:
     """The NVIDIA_TF32_OVERRIDE variable keeps float32 training from using the tensor cores.
 
-    Ampere and newer GPUs can compute in TF32, which keeps the range of float32 but has fewer
-    digits. torch uses TF32 for convolutions, and for matrix products if the program allows it.
-    NVIDIA_TF32_OVERRIDE takes precedence over these settings. Mixed precision (bfloat16, float16)
-    is not affected.
+    Ampere and newer GPUs can compute in TF32, which has the range of float32 but lower precision.
+    torch uses TF32 for convolutions and, if the program allows it, for matrix products.
+    NVIDIA_TF32_OVERRIDE takes precedence over torch's TF32 settings. It does not affect mixed
+    precision (bfloat16, float16).
 
     Fix: run `unset NVIDIA_TF32_OVERRIDE`. Keep the variable only if you need the full precision of
     float32.
@@ -367,12 +370,11 @@ def _capability(gpu: Gpu) -> tuple[int, int]:
 def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
     """On this GPU, mixed precision (torch.autocast) saves memory but provides almost no speedup.
 
-    Tensor cores were introduced with Volta (compute capability 7.0); the GTX 16 series is newer
-    but has none. bfloat16 is fast only on Ampere (8.0) and newer. Nothing is broken.
+    Tensor cores were introduced with Volta (compute capability 7.0); the GTX 16 series is newer but
+    has none. bfloat16 is fast only on Ampere (8.0) and newer. The missing speedup is not a fault.
 
-    Fix: train in float32 if the model fits in the GPU's memory, and use torch.autocast only to
-    save memory. No setting makes mixed precision faster on this GPU; that needs a GPU with tensor
-    cores.
+    Fix: train in float32 if the model fits in the GPU's memory, and use torch.autocast only to save
+    memory. No setting makes mixed precision faster on this GPU; only a GPU with tensor cores does.
     """
     if m.torch.build != "cuda" or not cuda_works(m):
         return None
@@ -401,10 +403,12 @@ def _lacks_tensor_cores(gpu: Gpu, kb: Knowledge) -> bool:
     severity=WARNING,
 )
 def nvlink_down(m: Machine) -> Answer:
-    """The GPUs exchange gradients over these links, so training gets slower or NCCL fails.
+    """The GPUs exchange gradients over NVLink, so when links are down, training is slower or NCCL
+    fails.
 
-    `nvidia-smi nvlink --status` shows the NVLink links. On a board with NVSwitch, every link is in
-    use, so a link that is down is a fault. In MIG mode, NVLink is off, and its links do not count.
+    `nvidia-smi nvlink --status` shows the state of the NVLink links. On a board with NVSwitch,
+    every link is in use, so a link that is down is a fault. In MIG mode, NVLink is off, so
+    cudadoctor ignores its links.
 
     Look-alikes: without NVSwitch, an NVLink link without a bridge or a peer is down by design, and
     the finding is for information only.
@@ -435,14 +439,14 @@ _STAYS_DOWN = (
 
 @rule("mixed-gpus", title="The GPUs are different models: {models}", severity=INFO)
 def mixed_gpus(m: Machine) -> Answer:
-    """Training on all GPUs runs at the speed of the slowest and is limited by the memory of the
-    smallest.
+    """Training on all GPUs runs at the speed of the slowest GPU and is limited by the GPU with the
+    least memory.
 
-    CUDA numbers the fastest GPU first, while nvidia-smi numbers GPUs by slot. cuda:0 can therefore
-    be a different card than GPU 0 in nvidia-smi.
+    By default, CUDA lists the fastest GPU first, while nvidia-smi sorts GPUs by PCI address.
+    cuda:0 can therefore be a different card than GPU 0 in nvidia-smi.
 
     Fix: train only on GPUs of the same model (select them with CUDA_VISIBLE_DEVICES), or give the
-    slower GPUs smaller batches. To make CUDA order GPUs by slot too, run `export
+    slower GPUs smaller batches. To make CUDA list GPUs in the same order as nvidia-smi, run `export
     CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     """
     named = _which(m, lambda gpu: bool(gpu.name))
@@ -465,8 +469,8 @@ def persistence_off(m: Machine) -> Answer:
     for four or more GPUs.
 
     Fix: `sudo nvidia-smi -pm 1` keeps all GPUs initialized until the next restart. To keep
-    persistence mode on permanently, run the nvidia-persistenced service with the option
-    --persistence-mode.
+    persistence mode on permanently, run the nvidia-persistenced service with the --persistence-mode
+    option.
     """
     off = _which(m, lambda gpu: gpu.persistence is False)
     if len(off) < _MANY or not bare(m):

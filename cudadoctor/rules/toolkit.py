@@ -41,9 +41,9 @@ _TRITON_ONLY = {"flash-linear-attention", "liger-kernel", "unsloth"}
 def toolkit_missing(m: Machine) -> Answer:
     """{package} compiles kernels with nvcc on first use. torch itself needs no toolkit.
 
-    You see "CUDA_HOME environment variable is not set" or "nvcc not found". A missing toolkit is
-    reported only if an installed package compiles at run time, or if a compilation failed. A
-    toolkit never makes torch.cuda.is_available() return True.
+    The error is "CUDA_HOME environment variable is not set" or "nvcc not found". cudadoctor reports
+    a missing toolkit only if an installed package compiles kernels at run time, or if a compilation
+    failed. Installing a toolkit does not make torch.cuda.is_available() return True.
 
     Fix: install a CUDA toolkit with the same major version that torch was built with. Do not
     install the driver that the toolkit's installer offers.
@@ -69,14 +69,15 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
     """torch refuses to compile extensions with a toolkit from a different CUDA major version.
 
     The error is "The detected CUDA version mismatches the version that was used to compile
-    PyTorch". A different minor version only causes a warning and is not reported. As long as
-    nothing is compiled, the toolkit does not matter, and this finding is for information only.
+    PyTorch". If only the minor versions differ, torch shows a warning, and cudadoctor reports
+    nothing. The toolkit matters only when extensions are compiled; otherwise, this finding is for
+    information only.
 
     Look-alikes: if a matching toolkit is installed but a different one is used, the cause is
     toolkit-env-wrong.
 
-    Fix: install a CUDA toolkit of the major version that torch was built with, next to the current
-    one. Installing a different driver does not help.
+    Fix: install a CUDA toolkit with the same major version that torch was built with, alongside the
+    current one. Installing a different driver does not help.
     """
     taken = _taken(m)
     if taken is None or _same_major(taken[1], taken[0]):
@@ -96,19 +97,19 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
 
 @rule("toolkit-env-wrong", title="{what}", severity=WARNING)
 def toolkit_env_wrong(m: Machine) -> Answer:
-    """A build of CUDA code uses the first of these that it finds: CUDA_HOME, CUDA_PATH, nvcc on
-    PATH, /usr/local/cuda.
+    """To compile CUDA code, torch uses the first toolkit that it finds through CUDA_HOME,
+    CUDA_PATH, nvcc on PATH or /usr/local/cuda, in this order.
 
-    If CUDA_HOME or CUDA_PATH points to a missing folder, every build of an extension fails. If the
-    first toolkit found has a different CUDA version than the one torch was built with, torch
-    rejects that toolkit. Check by hand: run `python -c "from torch.utils.cpp_extension import
+    If CUDA_HOME or CUDA_PATH points to a folder that does not exist, extensions cannot be compiled.
+    If the first toolkit that torch finds has a different CUDA version than torch was built with,
+    torch rejects that toolkit. Check by hand: run `python -c "from torch.utils.cpp_extension import
     CUDA_HOME; print(CUDA_HOME)"`.
 
     Look-alikes: if no toolkit is installed anywhere, the cause is toolkit-missing. If none of the
     installed toolkits has torch's CUDA major version, the cause is toolkit-torch-mismatch.
 
-    Fix: unset the variable that selects the wrong toolkit, or set it to the toolkit that matches
-    torch.
+    Fix: unset the variable that selects the wrong toolkit, or set it to the folder of the toolkit
+    that matches torch.
     """
     home = need(m.build.cuda_home, "build.cuda_home")
     fitting = [toolkit.path for _, toolkit in _fitting(m)]
@@ -152,9 +153,9 @@ def toolkit_env_wrong(m: Machine) -> Answer:
 def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     """This nvcc supports compilers up to {limit}; newer ones fail with "unsupported GNU version!".
 
-    nvcc compiles the host part of CUDA code with the system's C++ compiler. An unsupported
-    compiler is reported only if something compiles CUDA code. An older g++ can be installed next
-    to the current one.
+    nvcc uses the system's C++ compiler for the host part of CUDA code. cudadoctor reports an
+    unsupported compiler only if something on this machine needs to compile CUDA code. An older g++
+    can be installed alongside the current one.
 
     Fix: install an older g++ and point NVCC_CCBIN (or -ccbin) to it. Use
     -allow-unsupported-compiler only as a last resort, because the compiled code may be wrong.
@@ -196,14 +197,14 @@ def arch_list_wrong(m: Machine, kb: Knowledge) -> Answer:
     """Extensions are compiled for the architectures in TORCH_CUDA_ARCH_LIST. torch itself and
     prebuilt wheels ignore this variable.
 
-    nvcc stops with "Unsupported gpu architecture" if it does not support an architecture in the
-    list. torch stops with "Unknown CUDA arch" unless every entry has the form 8.6 or 8.6+PTX and
-    entries are separated by semicolons or spaces. If the list does not cover the GPU, the build
-    succeeds, but the first kernel fails with "no kernel image is available for execution on the
-    device".
+    nvcc stops with "Unsupported gpu architecture" if it does not support an architecture in
+    TORCH_CUDA_ARCH_LIST. torch stops with "Unknown CUDA arch" unless every entry has the form 8.6
+    or 8.6+PTX and entries are separated by semicolons or spaces. If the list does not cover the
+    GPU, the build succeeds, but the first kernel fails with "no kernel image is available for
+    execution on the device".
 
     If TORCH_CUDA_ARCH_LIST is not set, torch compiles for the GPUs that it detects. If nvcc does
-    not support the GPU either, only a newer toolkit helps.
+    not support one of these GPUs, only a newer toolkit helps.
 
     Fix: set TORCH_CUDA_ARCH_LIST to the compute capabilities of your GPUs, or unset it.
     """
