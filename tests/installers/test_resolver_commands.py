@@ -137,8 +137,8 @@ def test_hashes_that_cannot_be_had_end_in_a_sentence(tmp_path: Path) -> None:
         done = ran("--as", "requirements", "--hashes", "--from", facts_of(tmp_path), own=url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "cudadoctor: the packages could not be checked: the index 127.0.0.1 did not respond; no "
-        "file was printed\n"
+        "cudadoctor: the packages could not be checked: the index 127.0.0.1 did not respond; "
+        "the project file was not printed\n"
     )
 
 

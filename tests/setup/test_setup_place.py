@@ -44,9 +44,7 @@ def test_a_link_is_refused_whatever_it_leads_to(tmp_path: Path, there: bool) -> 
 
 
 def test_a_missing_parent_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path}/no does not exist;" in str(
-        refusal(looked_at(str(tmp_path / "no" / "env")))
-    )
+    assert f"{tmp_path}/no does not exist;" in str(refusal(looked_at(str(tmp_path / "no" / "env"))))
 
 
 def test_a_parent_that_is_a_file_is_named(tmp_path: Path) -> None:

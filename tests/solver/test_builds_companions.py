@@ -168,7 +168,9 @@ def test_plain_python_stays() -> None:
 def test_what_declares_no_torch_stays_and_is_named() -> None:
     remedy = moved(holding("torchao 0.13.0"), "2.14.1", "cu130")
     assert "torchao" not in change_of(remedy).remove
-    assert "torchao 0.13.0 will be kept, but it may not work with torch 2.14.1" in (remedy.note or "")
+    assert "torchao 0.13.0 will be kept, but it may not work with torch 2.14.1" in (
+        remedy.note or ""
+    )
 
 
 def test_torchvision_is_left_out_where_it_refuses_this_very_python() -> None:
