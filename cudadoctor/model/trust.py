@@ -206,7 +206,7 @@ class Exit:
             or _is_address(word)
         ):
             return True
-        patterns = (_VALUE, _MADE, _SYSTEM, _ACCESS, _SOURCE, _MODPROBE, _BOOTED)
+        patterns = (_VALUE, _MADE, _SYSTEM, _ACCESS, _SOURCE, _MODPROBE, _BOOTED, _RUN)
         return any(_fits(pattern, word) for pattern in patterns)
 
     def _is_requirement(self, text: str) -> bool:
@@ -303,7 +303,7 @@ _SOURCE = (
 )
 """Where the packages of drivers come from."""
 _RUN, _OF_RUN = (
-    r"NVIDIA-Linux-(?:x86_64|aarch64)-\d{3}\.\d{2,3}(?:\.\d{2})?\.run",
+    r"/var/cache/NVIDIA-Linux-(?:x86_64|aarch64)-\d{3}\.\d{2,3}(?:\.\d{2})?\.run",
     ("--silent", "--no-kernel-modules"),
 )
 _BOOTED = rf"/boot/vmlinuz-{_KERNEL}"

@@ -90,7 +90,8 @@ def _one_each(instances: list[str]) -> Remedies:
         "one-instance", "Use one MIG instance per program", {"CUDA_VISIBLE_DEVICES": instances[0]}
     )
     others = (
-        f" Start each other program in a shell of its own with one of: {', '.join(instances[1:])}."
+        " Start each of the other programs in its own shell, with CUDA_VISIBLE_DEVICES set "
+        f"to one of these instances: {', '.join(instances[1:])}."
     )
     note = "Start your script with python instead of torchrun."
     return (replace(first, note=note + others if instances[1:] else note),)

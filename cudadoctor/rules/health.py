@@ -360,9 +360,9 @@ def xid_of_the_device(m: Machine) -> Answer:
 
     Look-alikes: if the driver no longer lists the GPU, the cause is gpu-lost.
 
-    Fix: reset the GPU or restart the machine. For Xid 54, connect all power cables of the GPU. For
-    Xid 119 and 120 (GSP firmware), a newer driver from the same branch often fixes the problem. If
-    the error returns, have the hardware checked.
+    Fix: reset the GPU or restart the machine. For Xid 54, make sure that all of the GPU's power
+    cables are connected. For Xid 119 and 120 (GSP firmware), a newer driver from the same branch
+    often fixes the problem. If the error returns, have the hardware checked.
     """
     bad = _of_the_device(m)
     if not bad:

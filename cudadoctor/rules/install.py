@@ -349,7 +349,7 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     Python imports your file or folder instead of the installed torch. Python can also find two
     copies of torch if conda and pip both installed torch into the same environment, or if
     PYTHONPATH, the user site directory and the environment each contain a copy. In these cases, pip
-    describes one copy, but Python runs the code of another. If all copies have the same version,
+    reports one copy, but Python imports a different one. If all copies have the same version,
     cudadoctor shows only a warning. Check by hand: run `python -c "import torch;
     print(torch.__file__)"`.
 

@@ -234,9 +234,7 @@ def _conda(case: Case) -> Alternative | None:
         return None
     text = f"conda-forge's torch {torch} with CUDA {cuda} supports all GPUs in this machine."
     if old := ", ".join(str(gpu) for gpu in case.capabilities if gpu < _OLDEST_FOR_CUDNN):
-        text += (
-            f" It is not known whether the build's cuDNN still supports compute capability {old}."
-        )
+        text += f" The build's cuDNN may no longer support compute capability {old}."
     return Alternative(kind="conda", text=text, build=None, cuda=cuda)
 
 

@@ -280,7 +280,7 @@ def _announced(chosen: TorchBuild, case: Case) -> OptStr:
         return None
     names = [build.variant for build in waiting if build.torch == waiting[0].torch]
     which = f"torch {waiting[0].torch} ({' and '.join(names)})"
-    return f"{which} has been announced, but no published wheel is known."
+    return f"{which} has been announced, but there is no known published wheel."
 
 
 def _newest_of_each(builds: Iterable[TorchBuild]) -> dict[str, TorchBuild]:

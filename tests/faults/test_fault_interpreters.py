@@ -103,7 +103,7 @@ def test_a_program_that_is_no_python_is_wrong_use(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("", "is empty"),
+        ("", "has no value"),
         ("/nonexistent/venv", "there is no such file or folder"),
         ("C:\\Python311\\python.exe", "there is no such program"),
         ("/dev/null", "is not executable"),

@@ -158,7 +158,7 @@ def test_memory_that_no_gpu_has_is_not_known() -> None:
 
 
 def test_a_document_of_endless_depth_is_refused_as_none() -> None:
-    with pytest.raises(factfile.FactsError, match="may be nested 40 deep at most"):
+    with pytest.raises(factfile.FactsError, match="can be nested at most 40 levels deep"):
         factfile.loads(DEEP)
 
 

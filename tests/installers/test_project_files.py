@@ -224,7 +224,7 @@ def test_an_image_without_cuda_serves_a_driver_that_no_other_one_starts_on() -> 
     assert why_not("dockerfile", m, KB, build_for(m)) is None
     text = file("dockerfile", m)
     assert "FROM ubuntu:24.04" in text
-    assert "a plain image is enough" in " ".join(text.split("\n# "))
+    assert "a plain base image is enough" in " ".join(text.split("\n# "))
 
 
 def test_a_release_that_only_a_mac_has_yet_names_the_one_that_an_image_can_hold() -> None:

@@ -384,7 +384,7 @@ exit 1
 def test_an_answer_that_was_cut_off_leaves_torch_and_packages_unknown(tmp_path: Path) -> None:
     script = f'#!/bin/sh\n{sys.executable} "$@" | grep -v \'"kind": "end"\'\n'
     why, facts = examined(tmp_path / "python", script)
-    assert "stopped before answering" in why
+    assert "stopped early" in why
     assert "python.version" in facts
     assert "packages" not in facts
 

@@ -158,7 +158,7 @@ def test_wrong_usage_is_refused_with_one_sentence_that_names_it(
 ) -> None:
     assert "no such file or folder" in refusal(str(tmp_path / "nope"))
     assert "no such program on PATH" in refusal("nope")
-    assert "has no Python" in refusal(str(empty))
+    assert "contains no Python" in refusal(str(empty))
     assert "empty" in refusal(" ")
     program(empty / "python", mode=0o644)
     assert "is not executable" in refusal(str(empty / "python"))

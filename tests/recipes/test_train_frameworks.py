@@ -92,7 +92,7 @@ def test_accelerate_has_the_losses_of_the_loop_by_hand(
     file = tmp_path / "accelerate.yaml"
     says = (
         "accelerate launch --config_file",
-        "is what the config file says",
+        "matches the config file",
         "'mixed_precision': 'no'",
     )
     recipe = Recipe("with_accelerate.py", ("--config", str(file)), says=says)

@@ -141,7 +141,9 @@ def test_pygs_parts_come_from_their_own_page_where_a_wheel_was_seen() -> None:
     assert change.then == ("torch-scatter==2.1.2+pt212cu130",)
     assert change.find_links == "https://data.pyg.org/whl/torch-2.12.0+cu130.html"
     assert {"torch-scatter", "torch-cluster"} <= {*change.remove}
-    assert "torch-cluster 1.6.3+pt28cu128 is removed: no wheel" in (remedy.note or "")
+    assert "torch-cluster 1.6.3+pt28cu128 will be removed: there is no known wheel" in (
+        remedy.note or ""
+    )
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])

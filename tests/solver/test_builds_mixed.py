@@ -86,8 +86,8 @@ def test_nobody_is_left_out_where_nobody_would_stay() -> None:
 def test_a_gpu_that_no_torch_serves_is_named_beside_the_installation() -> None:
     (remedy,) = remedies.install_torch(bare(GT_710, RTX_4090), KB)
     assert (
-        "No torch build supports the GeForce GT 710 (GPU 0); to use only the other GPUs, set CUDA_VISIBLE_DEVICES=GPU-1"
-        in (remedy.note or "")
+        "No torch build supports the GeForce GT 710 (GPU 0); to use only the other GPUs, set "
+        "CUDA_VISIBLE_DEVICES=GPU-1" in (remedy.note or "")
     )
 
 

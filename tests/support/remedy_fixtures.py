@@ -50,7 +50,7 @@ NEVER = (
     (r"(?<!cache )\b(purge|autoremove)\b", "takes the display along"),
     # A container on Proxmox gets the host's libraries, without a module, in place of its packages.
     (
-        r"(?:(?<!/)\bNVIDIA-Linux\S*|sh (?!/var/tmp/nvidia-grid)\S+)\.run"
+        r"(?:(?<!/)\bNVIDIA-Linux\S*|sh (?!/var/cache/nvidia-grid)\S+)\.run"
         r"(?! --silent --no-kernel-modules)",
         "over distribution packages",
     ),

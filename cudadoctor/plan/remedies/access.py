@@ -364,8 +364,8 @@ def raise_memlock(m: Machine) -> Remedies:
         return container_option(m, "raise-memlock", title, "--ulimit memlock=-1")
     if m.container.scheduler or m.container.kind:
         text = (
-            "Ask the administrator to set LimitMEMLOCK=infinity in the systemd unit of the job or "
-            "container daemon, for example slurmd."
+            "Ask the administrator to set LimitMEMLOCK=infinity in the systemd unit for the job "
+            "scheduler's daemon (such as slurmd) or for the container daemon."
         )
         return by_hand("raise-memlock", title, text, "admin")
     user = m.identity.user or "*"
@@ -883,8 +883,9 @@ def host_libraries(m: Machine) -> Remedies:
     ]
     version, cpu = m.driver.kernel, m.platform.machine
     if kind == "lxc" and kernel.endswith("-pve") and version and cpu in ("x86_64", "aarch64"):
-        file = f"NVIDIA-Linux-{cpu}-{version}.run"
-        page = f"https://download.nvidia.com/XFree86/Linux-{cpu}/{version}/{file}"
+        run = f"NVIDIA-Linux-{cpu}-{version}.run"
+        page = f"https://download.nvidia.com/XFree86/Linux-{cpu}/{version}/{run}"
+        file = f"/var/cache/{run}"  # where only root writes
         away: Commands = (("apt-get", "remove", "-y", *packages),) if packages else ()
         return (
             Remedy(
@@ -894,7 +895,7 @@ def host_libraries(m: Machine) -> Remedies:
                 commands=(
                     *away,
                     *system_packages("apt-get", "wget") * bool(packages),
-                    ("wget", page),
+                    ("wget", "-O", file, page),
                     ("sh", file, "--silent", "--no-kernel-modules"),
                 ),
                 note="The host provides the kernel module, so its driver version decides. Repeat "

@@ -188,8 +188,8 @@ def _triton_windows(q: Question) -> Fate:
     if not q.changes:
         return q.stays()
     text = (
-        f"{q.name} is removed: no release of it is known for torch {q.build.torch}, and "
-        "torch.compile does not work without one."
+        f"{q.name} will be removed: there is no known release for torch {q.build.torch}, and "
+        "torch.compile does not work without it."
     )
     return Fate(leaves=True, note=text)
 
@@ -211,8 +211,8 @@ def _pyg(q: Question) -> Fate:
             tag = f"pt{torch.major}{torch.minor}{variant}"
             return q.pinned(f"{wheel.version}+{tag}", find_links=page)
     text = (
-        f"{q.name} is removed: no wheel of it is known for torch {torch} {variant}. If {page} has "
-        "a matching wheel, install it with --find-links and that URL."
+        f"{q.name} will be removed: there is no known wheel for torch {torch} {variant}. If {page} "
+        "has a matching wheel, install it with --find-links and that URL."
     )
     return Fate(leaves=True, note=text)
 

@@ -106,7 +106,7 @@ def guest_driver(m: Machine) -> Remedies:
     if not azure or m.redacted:
         return (Remedy(id="guest-driver", title=title, where="admin", manual=_VGPU),)
     named = [package.name for package in m.driver.packages or () if is_driver(package)]
-    file = "/var/tmp/nvidia-grid.run"
+    file = "/var/cache/nvidia-grid.run"  # where only root writes
     commands: list[Strings] = [("apt-get", "remove", "-y", *named)] if named else []
     commands += [
         *commands_in("apt-get update"),
@@ -747,7 +747,7 @@ def _of_series(m: Machine) -> str:
 
 
 def _numbers(kernel: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", kernel)))
+    return tuple(map(int, re.findall(r"\d{1,9}", kernel)))
 
 
 def _boot_newer(m: Machine) -> Remedies:
