@@ -159,7 +159,7 @@ def test_wrong_usage_is_refused_with_one_sentence_that_names_it(
     assert "no such file or folder" in refusal(str(tmp_path / "nope"))
     assert "no such program on PATH" in refusal("nope")
     assert "contains no Python" in refusal(str(empty))
-    assert "empty" in refusal(" ")
+    assert "has no value" in refusal(" ")
     program(empty / "python", mode=0o644)
     assert "is not executable" in refusal(str(empty / "python"))
 

@@ -194,7 +194,7 @@ def test_the_index_of_a_company_is_named_in_a_comment_only() -> None:
     assert lines
     assert all(line.startswith("#") for line in lines)
     shown = markdown.report(pipeline.report(judged))
-    assert "does not take that machine" in shown
+    assert "does not use a package index" in shown
 
 
 def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -> None:
@@ -334,7 +334,7 @@ def test_a_recording_shows_no_file_of_this_machine(tmp_path: Path) -> None:
     secret.write_text("hunter2")
     (tmp_path / "texts" / "1.txt").symlink_to(secret)
     for name in ("1.txt", "../secret", str(secret), "texts"):
-        with pytest.raises(OSError, match="not a file in this folder"):
+        with pytest.raises(OSError, match="not a regular file in the recording folder"):
             recording.decoded("read", {"file": name}, tmp_path)
 
 
