@@ -413,8 +413,8 @@ def _between(m: Machine) -> tuple[str, OptStr]:
     title="NCCL failed between the GPUs in this machine: {words}",
 )
 def nccl_other(m: Machine) -> Answer:
-    """Each GPU works on its own, but the ranks of the training step could not communicate. NCCL's
-    own log shows which call failed.
+    """Each GPU works on its own, but the ranks could not communicate during the training step.
+    NCCL's own log shows which call failed.
 
     "unhandled system error" usually points to the network, shared memory or a limit. "internal
     error" often means that NCCL cannot read the PCIe tree. "remote process exited" means that

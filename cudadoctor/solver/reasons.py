@@ -333,8 +333,7 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
     newer = (other for other in case.builds if build.torch < other.torch <= free.torch)
     if count := len({other.torch for other in newer if other.published}):
         many = f"{count} newer releases, up to" if count > 1 else "one newer release,"
-        since = f"{build.released} to {free.released}"
-        yield f"You give up {many} torch {free.torch} ({since})."
+        yield f"You give up {many} torch {free.torch} (released {free.released})."
     slow = [str(gpu) for gpu in on_ptx(build, case) if gpu not in on_ptx(free, case)]
     if slow and build.cuda is not None:
         yield (
