@@ -70,9 +70,9 @@ def container_no_gpu(m: Machine) -> Answer:
     Look-alikes: if the device nodes exist and only libcuda is missing, see container-driver-caps.
     If the GPU worked earlier in this container, see container-gpu-lost.
 
-    Fix: start the container with the GPU: `--gpus all` for Docker, `--device nvidia.com/gpu=all`
-    for Podman, `--nv` for Apptainer, or `nvidia.com/gpu: 1` in a pod's resource limits. Docker and
-    Podman need the NVIDIA Container Toolkit on the host.
+    Fix: give the container access to the GPU with `--gpus all` (Docker), `--device
+    nvidia.com/gpu=all` (Podman), `--nv` (Apptainer) or `nvidia.com/gpu: 1` in a pod's resource
+    limits. Docker and Podman need the NVIDIA Container Toolkit on the host.
     """
     if (
         not m.container.kind

@@ -293,11 +293,11 @@ def p2p_not_possible(m: Machine, kb: Knowledge) -> Answer:
     """Copies between these GPUs go through host memory. This path is slower, but NCCL uses it
     automatically.
 
-    GeForce cards from the RTX 40 series on do not support P2P by design, and neither do pairs of
-    different models. In a virtual machine, the hypervisor decides whether P2P is available. In
-    these cases, there is nothing to fix. Two identical data center GPUs under one PCIe root do
-    support P2P. If the driver does not offer P2P between two such GPUs, the firmware, an IOMMU or a
-    module option is blocking it, and cudadoctor reports a warning.
+    By design, GeForce cards from the RTX 40 series on do not support P2P, and neither do pairs of
+    different models. In a virtual machine, the hypervisor decides whether P2P is available. None of
+    this needs a fix. Two identical data center GPUs under one PCIe root do support P2P. If the
+    driver does not offer P2P between two such GPUs, the firmware, an IOMMU or a module option is
+    blocking it, and cudadoctor reports a warning.
 
     To check by hand: `nvidia-smi topo -p2p r` shows the P2P status of all GPU pairs.
 
