@@ -95,7 +95,7 @@ class Fault(NamedTuple):
         serious = ["undecided", "broken"]
         if "Init" in self.call and self.does in GARBAGE:
             return ["healthy", *serious]  # these calls return only a code, and the code is success
-        unheard = look["stopped"] or any("no answer" in gap for gap in look["gaps"])
+        unheard = look["ended"] or any("no response" in gap for gap in look["gaps"])
         if self.call in NEEDED or (self.does in ("crash", "hang") and unheard):
             return serious
         return ["healthy", "warnings", "undecided", *(["broken"] if self.does in _GONE else [])]
@@ -135,7 +135,7 @@ def seen(host: RawHost, depth: Literal["fast", "no-smoke"]) -> dict[str, Any]:
         "standing": standing(found),
         "titles": [finding.title for finding in found.findings if not finding.because_of],
         "undecided": sorted(undecided.cause for undecided in found.undecided if undecided.matters),
-        "stopped": [end for end in (nvml.signal, nvml.hung, cuda.signal, cuda.hung) if end],
+        "ended": [end for end in (nvml.signal, nvml.hung, cuda.signal, cuda.hung) if end],
         "nvml": [nvml.code, nvml.call, nvml.count, nvml.hung, nvml.hung_gpu, nvml.signal],
         "libcuda": [cuda.code, cuda.count, cuda.count_code, cuda.hung, cuda.signal],
         "gpus": [(gpu.code, gpu.name, gpu.bus_id) for gpu in machine.gpus or ()],

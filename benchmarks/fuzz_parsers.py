@@ -55,7 +55,7 @@ def _saved(results: dict[str, dict[str, Any]], seconds: float, *, whole: bool) -
         for find in result["finds"]:
             print(f"    {find['error']} at {find['where']}: {find['input']}")
     finds = sum(len(result["finds"]) for result in results.values())
-    badly = sum(result["stopped"] != "well" for result in results.values())
+    badly = sum(result["ended"] != "well" for result in results.values())
     figures = {
         "bars": {"inputs": 1_000_000, "exceptions": 0, "ended_badly": 0},
         "inputs": sum(result["inputs"] for result in results.values()),
@@ -88,7 +88,7 @@ def _fuzzed(name: str, runs: int) -> dict[str, Any]:
             left = next(iter(Path(folder).glob("*-*")), None)  # libFuzzer keeps the input
             ended += f"; input {left.read_bytes()!r}" if left else ""
         found = json.loads(tally.read_text()) if tally.exists() else {"inputs": 0, "finds": []}
-    return {**found, "seconds": round(time.monotonic() - started, 1), "stopped": ended}
+    return {**found, "seconds": round(time.monotonic() - started, 1), "ended": ended}
 
 
 # --- in the child -----------------------------------------------------------------------------

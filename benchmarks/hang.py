@@ -61,7 +61,7 @@ def _run(sick: Sick, *words: str) -> dict[str, Any]:
         "exit_code": ran.returncode,
         "verdict": document["verdict"],
         "primary": document["primary"],
-        "silent": sorted({why.split(":")[0] for why in gaps if "no answer" in why}),
+        "silent": sorted({why.split(":")[0] for why in gaps if "no response" in why}),
         "children_left": len(sick.left()),
         "files_left": len(list(sick.scratch.iterdir())),
     }

@@ -211,7 +211,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _without_release(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> Remedies:
-    """Of an extension without a wheel for this torch: built anew where that can work, else away.
+    """An extension without a wheel for this torch: rebuilt where that can work, else removed.
 
     A build ends at once without nvcc of torch's CUDA major, and then the old one is gone as well.
     """

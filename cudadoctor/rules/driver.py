@@ -204,7 +204,7 @@ def _not_loaded(m: Machine, kb: Knowledge) -> Answer:
     reason, evidence = _what_keeps_it_out(m)
     title, why = _REASONS[reason]
     proven = m.driver.loaded is False
-    # A driver out of a .run file builds nothing anew: packages that do take its place.
+    # A driver out of a .run file is never rebuilt: packages that are take its place.
     bare_files = (m.driver.packages, m.driver.dkms) == ((), ())
     replaced = reason == "not-built" and bare_files
     return Found(

@@ -88,7 +88,8 @@ def gpu_not_detected(m: Machine) -> Answer:
     if not fine and m.torch.installed is not False and (m.look != "report" or m.pci or mac):
         need(m.torch.build, "torch.build")
     why = "torch can use only the CPU on this system." if m.torch.installed is False else None
-    if m.driver.blacklisted_by and switch_graphics(m):
+    switched = switch_graphics(m) if m.driver.blacklisted_by else ()
+    if switched:
         why = "This laptop's graphics setting turns the NVIDIA GPU off to save power."
     looked = m.pci is not None
     # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
@@ -101,7 +102,7 @@ def gpu_not_detected(m: Machine) -> Answer:
         yields_to=("torch-missing",) if served else (),
         severity=INFO if fine else ERROR,
         sure=looked or mac,
-        remedies=() if fine else _bring_a_gpu(m),
+        remedies=() if fine else switched or _bring_a_gpu(m),
     )
 
 
@@ -109,8 +110,6 @@ def _bring_a_gpu(m: Machine) -> Remedies:
     """A job or a pod may land on another machine; a container shows what its host has."""
     lent = m.container.scheduler or m.container.kind == "kubernetes" or notebook_of(m)
     granted = grant_gpu(m) if m.pci is None or lent else ()
-    if switched := switch_graphics(m):
-        return switched
     title, text = _NEW_INSTANCE if m.platform.virtual else _OWN_MACHINE
     if not m.platform.virtual and on_linux(m):
         text += " The command `lspci | grep -i nvidia` must list the GPU."
@@ -201,7 +200,7 @@ def _beside_another(
 ) -> Remedies:
     """The same, with what a user of the other GPU has to know first."""
     live, archs = live_gpus(m), m.torch.archs
-    # The branch's end is told as the reason already.
+    # The reason already names the branch's end.
     bare = (way.note and _ENDED.sub("", way.note).strip() for way in ways)
     ways = tuple(replace(way, note=note or None) for way, note in zip(ways, bare, strict=True))
     if not live or not ways:

@@ -99,10 +99,9 @@ def _overwriting(m: Machine, pins: tuple[Pin, ...]) -> list[tuple[str, Pin]]:
         base, major = _base(package.name)
         pin = ours.get(base)
         mine = m.package(pin.name) if pin else None
-        apart = mine and None not in (mine.location, package.location)
-        if apart and mine and mine.location != package.location:
-            continue  # The user's folder and the environment: neither writes into the other.
-        if pin is not None and package.name != pin.name:
+        folders = {package.location, mine and mine.location} - {None}
+        # The user's folder and the environment: neither writes into the other.
+        if pin is not None and package.name != pin.name and len(folders) < 2:
             version, pinned = version_of(package.version), pin.installed
             same_cudnn = base == "cudnn" and version and pinned and version.major == pinned.major
             twelve = base in _ONE_NAME_IN_ALL_CUDA_12 and _base(pin.name)[1] == "12"

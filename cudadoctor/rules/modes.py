@@ -80,9 +80,11 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     fabric, driver = m.driver.fabric, m.driver.version
     differs = None not in (fabric.version, driver) and fabric.version != driver
     sure = fabric.nvswitches and (fabric.manager != "active" or differs)
+    evidence = (message or "driver.libcuda.code", "driver.fabric")
     if _is_guest(m):
         return Found(
-            evidence=(message or "driver.libcuda.code", "driver.fabric"),
+            evidence=evidence,
+            confidence=LIKELY if joined else POSSIBLE,
             title="The host has not set up NVLink for this virtual machine (CUDA error 802)",
             why="This virtual machine has GPUs of an NVSwitch system but no NVSwitch. The fabric "
             "manager runs on the host, which must activate the partition with these GPUs.",
@@ -90,7 +92,7 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
         )
     state = "differs" if differs and fabric.manager != "absent" else fabric.manager
     return Found(
-        evidence=(message or "driver.libcuda.code", "driver.fabric"),
+        evidence=evidence,
         values={"version": fabric.version, "driver": driver} if state == "differs" else {},
         # What a container does not show may be on its host.
         title=None if state == "absent" and m.container.kind else _FABRIC.get(state or ""),

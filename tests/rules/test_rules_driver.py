@@ -341,7 +341,7 @@ def test_where_a_restart_cannot_help_none_is_prescribed() -> None:
     unknown = (*UNASKED[:2], "gpus", "driver.libcuda.count", "driver.nvml.count")
     for files, ways in (
         ([file], ["one-driver-version"]),
-        # A reload takes the module of the running kernel, which fits only once it is built anew.
+        # A reload takes the module of the running kernel, which fits only once it is rebuilt.
         ([file, other], ["reboot"]),
         ([file | {"version": None}], ["reboot"]),
         ([file | {"version": "580.105.08"}], ["reboot", "reload-driver"]),

@@ -97,9 +97,6 @@ deploy:
     "--shm-size=8g": "shm_size: 8gb",
     "--ulimit nofile=65536": "ulimits:\n  nofile: 65536",
     "--ulimit memlock=-1": "ulimits:\n  memlock: -1",
-    "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility": """\
-environment:
-  NVIDIA_DRIVER_CAPABILITIES: compute,utility""",
 }
 """Options of `docker run` as the lines of a service in a compose file."""
 _POD = {
@@ -123,14 +120,18 @@ spec:
     - securityContext:
         capabilities:
           add: [IPC_LOCK]""",
-    "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility": """\
+}
+"""The same in a pod's manifest."""
+_COMPOSE_VARIABLE = """\
+environment:
+  {name}: {value}"""
+_POD_VARIABLE = """\
 spec:
   containers:
     - env:
-        - name: NVIDIA_DRIVER_CAPABILITIES
-          value: compute,utility""",
-}
-"""The same in a pod's manifest."""
+        - name: {name}
+          value: {value}"""
+"""What the option -e is in both."""
 _APPLY = (
     "Add these lines to the pod's manifest. Then delete the pod and apply the manifest again "
     "(`kubectl apply -f`): the change does not affect a running pod. In a Deployment or Job, put "
@@ -265,41 +266,28 @@ def driver_on_path(m: Machine, folder: str) -> Remedies:
     entries = (m.env or {}).get("LD_LIBRARY_PATH", "").split(":")
     kept = (entry for entry in entries if _FOLDER.fullmatch(entry))
     value = ":".join(dict.fromkeys((folder, *kept)))
-    # A pod's manifest is not at hand here; for the others the option says it all.
-    lines = f"""\
-spec:
-  containers:
-    - env:
-        - name: LD_LIBRARY_PATH
-          value: {value}"""
-    pods = _kubernetes(m)
-    text = _APPLY if pods else f"Start the container with `-e LD_LIBRARY_PATH={value}`."
     title = f"Add {folder} to LD_LIBRARY_PATH"
-    return (
-        Remedy(
-            id="driver-on-path",
-            title=title,
-            risk=Risk.PROCESS,
-            variables={"LD_LIBRARY_PATH": value},
-            note="Start your program from the same shell.",
-        ),
-        Remedy(
-            id="driver-on-path-for-good",
-            title=f"{title} permanently",
-            where="container",
-            risk=Risk.PROCESS,
-            manual=text,
-            edits=(Edit(file="pod.yaml", what=lines),) if pods else (),
-        ),
+    now = Remedy(
+        id="driver-on-path",
+        title=title,
+        risk=Risk.PROCESS,
+        variables={"LD_LIBRARY_PATH": value},
+        note="Start your program from the same shell.",
     )
+    option = f"-e LD_LIBRARY_PATH={value}"
+    return now, *container_option(m, "driver-on-path-for-good", f"{title} permanently", option)
 
 
 def _written(m: Machine, option: str) -> tuple[Edit, ...]:
     """What stands for the option in a manifest or a compose file; () where neither is in use."""
+    variable = re.fullmatch(r"-e (?P<name>\w+)=(?P<value>.*)", option)
     if _kubernetes(m):
-        return (Edit(file="pod.yaml", what=_POD[option]),)
-    compose = _COMPOSE.get(option) if m.container.kind == "docker" else None
-    return (Edit(file="compose.yaml", what=compose),) if compose else ()
+        what = _POD_VARIABLE.format(**variable.groupdict()) if variable else _POD[option]
+        return (Edit(file="pod.yaml", what=what),)
+    if m.container.kind != "docker":
+        return ()
+    lines = _COMPOSE_VARIABLE.format(**variable.groupdict()) if variable else _COMPOSE.get(option)
+    return (Edit(file="compose.yaml", what=lines),) if lines else ()
 
 
 def larger_shm(m: Machine) -> Remedies:
@@ -344,17 +332,24 @@ def raise_nofile(m: Machine) -> Remedies:
     by_pam = m.platform.system != "Darwin" and family_of(m) != "nixos"
     if kind or m.container.scheduler or not by_pam:
         return (now,)
-    user = m.identity.user or "*"
-    lines = f"{user} soft nofile 65536\n{user} hard nofile 1048576"
-    lasting = Remedy(
-        id="limits-file",
-        title="Raise the open-file limit permanently",
+    title = "Raise the open-file limit permanently"
+    return (now, _in_limits(m, "limits-file", title, "nofile", ("65536", "1048576")))
+
+
+def _in_limits(m: Machine, id: str, title: str, limit: str, values: tuple[str, str]) -> Remedy:  # noqa: A002
+    """A limit of the user, soft and hard, from the next login on."""
+    user, (soft, hard) = m.identity.user or "*", values
+    lines = f"{user} soft {limit} {soft}\n{user} hard {limit} {hard}"
+    edit = Edit(file=f"/etc/security/limits.d/90-{limit}.conf", what=lines, mode="write")
+    unit = "infinity" if soft == "unlimited" else soft
+    return Remedy(
+        id=id,
+        title=title,
         needs_root=True,
-        edits=(Edit(file="/etc/security/limits.d/90-nofile.conf", what=lines, mode="write"),),
-        note="Log out and back in. For a systemd service, set `LimitNOFILE=65536` in its unit "
-        "file.",
+        edits=(edit,),
+        note=f"Log out and back in. For a systemd service, set `Limit{limit.upper()}={unit}` in "
+        "its unit file.",
     )
-    return (now, lasting)
 
 
 def raise_memlock(m: Machine) -> Remedies:
@@ -368,11 +363,7 @@ def raise_memlock(m: Machine) -> Remedies:
             "scheduler's daemon (such as slurmd) or for the container daemon."
         )
         return by_hand("raise-memlock", title, text, "admin")
-    user = m.identity.user or "*"
-    lines = f"{user} soft memlock unlimited\n{user} hard memlock unlimited"
-    edit = Edit(file="/etc/security/limits.d/90-memlock.conf", what=lines, mode="write")
-    note = "Log out and in again. A systemd service needs `LimitMEMLOCK=infinity` in its unit."
-    return (Remedy(id="raise-memlock", title=title, needs_root=True, edits=(edit,), note=note),)
+    return (_in_limits(m, "raise-memlock", title, "memlock", ("unlimited", "unlimited")),)
 
 
 def other_gpus(m: Machine, taken: Collection[Gpu]) -> Remedies:

@@ -2,7 +2,7 @@
 
 The release that the tables hold for the new torch goes into the same change. Where they hold none,
 a package whose code is bound to the old torch is taken out (its import would end in an error) or,
-with the fitting nvcc at hand, built anew; a sentence says which.
+with the fitting nvcc at hand, rebuilt; a sentence says which.
 """
 
 import re
