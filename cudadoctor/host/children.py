@@ -29,6 +29,10 @@ POLL_S = 0.25
 NO_MORE = "EAGAIN"
 """How a system says that this user may start no more."""
 
+# Every thread reserves its stack, 8 MiB on most systems: ten of them fill the address space that a
+# limited user has. Deep nesting still ends in a RecursionError at this size.
+threading.stack_size(2 << 20)
+
 Environment = Mapping[str, str]
 OnLine = Callable[[str], "float | None"]
 """Called with every line as it comes; returns how long the next one may take, None for any time."""

@@ -70,7 +70,7 @@ def test_few_open_files_are_not_the_interpreters_fault(files: int) -> None:
     assert "is not a working Python" not in silence(document)
 
 
-@pytest.mark.parametrize("kilobytes", [64_000, 100_000, 400_000])
+@pytest.mark.parametrize("kilobytes", [52_000, 100_000, 400_000])
 def test_little_address_space_damages_nothing(kilobytes: int) -> None:
     assert causes(seen(f"ulimit -v {kilobytes}; {DOCTOR} {LOOK}")) <= causes(usual())
 
