@@ -19,6 +19,7 @@ from cudadoctor.model.findings import (
     Remedies,
     Remedy,
     Risk,
+    Severity,
     Step,
     Wishes,
 )
@@ -86,7 +87,8 @@ def plan(
             for cause, found in prescribed
         ]
         prescribed += [] if cures else [("", wanted)]
-    steps = merged(prescribed, knowledge, choice.build if choice else None)
+    errors = {finding.cause for finding in diagnosis.roots if finding.severity is Severity.ERROR}
+    steps = _one_reboot(merged(prescribed, knowledge, choice.build if choice else None), errors)
     return Plan(
         steps=tuple(
             made for step in steps for made in _steps(step, machine, knowledge, wishes, way_out)
@@ -210,6 +212,36 @@ def merged(prescribed: Prescribed, knowledge: Knowledge, build: TorchBuild | Non
     steps = [replace(step, group=main) if step.group in gone else step for step in found.values()]
     order = list(dict.fromkeys(step.group for step in steps))
     return sorted(steps, key=lambda step: (order.index(step.group), step.id != step.group))
+
+
+def _one_reboot(steps: list[Remedy], errors: set[str]) -> list[Remedy]:
+    """The steps that cure errors here with one reboot for all of them, after the last.
+
+    They all stand with the first error: a reboot between them would only be one too many.
+    """
+    waiting = [
+        step
+        for step in steps
+        if step.reboot and step.commands and step.where == "here" and step.group == step.id
+        if errors.intersection(step.cures)
+    ]
+    if len(waiting) < 2:
+        return steps
+    # One that does nothing else comes last.
+    waiting.sort(key=lambda step: all("reboot" in argv for argv in step.commands))
+    first = waiting[0].cures
+    joined = {
+        step.id: replace(
+            step,
+            reboot=step is waiting[-1],
+            cures=tuple(dict.fromkeys((*step.cures, *first))),
+        )
+        for step in waiting
+    }
+    order = iter(joined[step.id] for step in waiting)
+    moved = [next(order) if step.id in joined else step for step in steps]
+    groups = list(dict.fromkeys(step.group for step in moved if step.group == step.id))
+    return sorted(moved, key=lambda step: (groups.index(step.group), step.id != step.group))
 
 
 def _joined(

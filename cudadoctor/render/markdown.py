@@ -131,8 +131,11 @@ class _Page:
         self.block(f"{_paragraph(lead)}{':' if lines or edits_by_hand(step) else '.'}")
         if leads:
             self._edits(step)
+        manual, before = summary.manual_of(step), summary.precedes(step)
+        if manual and before:
+            self.block(_prose(spoken(manual)))
         self.fenced(lines, "sh")
-        if manual := summary.manual_of(step):
+        if manual and not before:
             self.block(_prose(spoken(manual)))
         if not leads:
             self._edits(step)

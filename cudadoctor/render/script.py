@@ -8,6 +8,8 @@ it leaves to the user. It exits with 1 where anything is left, with 0 where all 
 import textwrap
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from cudadoctor.installers.registry import BY_NAME
 from cudadoctor.installers.tool import BESIDE, interpreter, within
 from cudadoctor.locale.language import Language
@@ -102,10 +104,11 @@ class _Script:
         ordered = [
             sorted(steps, key=lambda step: not is_runnable(step)) for steps in groups.values()
         ]
-        root = [steps for steps in ordered if _is_for_root(steps[0])]
+        root = _reboot_last([steps for steps in ordered if _is_for_root(steps[0])])
+        ordered = [steps for steps in ordered if not _is_for_root(steps[0])] + root
         body: list[str] = []
         block: list[str] = []
-        for number, steps in enumerate((*(own for own in ordered if own not in root), *root), 1):
+        for number, steps in enumerate(ordered, 1):
             (block if steps in root else body).extend(["", *self._group(number, steps)])
         apart = any(is_runnable(steps[0]) and steps[0].commands for steps in ordered)
         commands = "\n".join(line for line in body if not line.startswith("#"))
@@ -236,6 +239,19 @@ def _is_for_root(step: Step) -> bool:
         and has_lines(step)
         and ((step.needs_root or step.reboot) and not by_hand)
     )
+
+
+def _reboot_last(groups: list[list[Step]]) -> list[list[Step]]:
+    """The steps of root with one reboot, at the end of all: nothing pasted after it would run."""
+    ordered = sorted(groups, key=lambda steps: steps[0].reboot + _only_reboots(steps[0]))
+    return [
+        [replace(steps[0], reboot=steps[0].reboot and steps is ordered[-1]), *steps[1:]]
+        for steps in ordered
+    ]
+
+
+def _only_reboots(step: Step) -> bool:
+    return bool(step.commands) and all("reboot" in argv for argv in step.commands)
 
 
 def _made_anew(plan: Plan, machine: Machine) -> OptStr:

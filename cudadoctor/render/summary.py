@@ -200,6 +200,11 @@ def manual_of(step: Step) -> OptStr:
     return None if step.manual and step.manual.rstrip(".") == step.title else step.manual
 
 
+def precedes(step: Step) -> bool:
+    """Whether what is done by hand has to be done before the commands."""
+    return (step.manual or "").startswith("First ")
+
+
 class Headline(NamedTuple):
     """The answer. sign: error, warning, undecided or ok."""
 
@@ -358,6 +363,7 @@ PLACES = {
     **dict.fromkeys(
         ("container-no-gpu", "container-driver-caps", "container-gpu-lost"), "container"
     ),
+    "cuda-compat-conflict": "cuda-compat",
     "device-permission": "device permissions",
     "wsl-setup": "WSL",
     "scheduler-no-gpu": "job",
@@ -404,6 +410,8 @@ def status_marks(shown: Report, say: Language) -> list[Mark]:
 
 def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     driver = machine.driver
+    if driver.version and not machine.gpus and (driver.nvml.hung or driver.libcuda.hung):
+        return False, say("driver {version} does not respond", version=driver.version)
     if driver.version:
         flavour = f" ({say(driver.flavour)})" if driver.flavour else ""
         return True, say("driver {version}", version=f"{driver.version}{flavour}")

@@ -242,6 +242,8 @@ class _Page(_Lines):
             return
         self._shown_steps.add(step.id)
         lines = step_lines(step, machine, self.width - indent - 4)
+        if before := lines and summary.precedes(step):
+            self.text("", say.spoken(step.manual or ""), margin=indent)
         if lines and not edits_lead(step):
             self.text("", f"{summary.lead_of(step, say)}:", "bold", margin=indent)
             self.commands(lines, indent + 4)
@@ -254,7 +256,7 @@ class _Page(_Lines):
         if summary.offers_fix(step, machine):
             text = say("Or let cudadoctor do it (you can undo it):")
             self.beside(f"{' ' * indent}{text}   ", summary.own_fix(machine))
-        if manual := step.manual:
+        if (manual := step.manual) and not before:
             # Not where the commands stand: a sentence is not to be pasted.
             self.text("", say.spoken(manual), margin=indent if lines else indent + 4)
         if lines and not edits_lead(step):
@@ -297,8 +299,11 @@ class _Page(_Lines):
         self.text(f"  {say('Or')}", f"{say.spoken(step.title)} ({cost}){colon}")
         if edits_lead(step):
             self._edits(step, MARGIN)
+        remarks = [*filter(None, (summary.manual_of(step), step.note, step.resolution))]
+        if lines and summary.precedes(step):
+            self.text("", say.spoken(remarks.pop(0)))
         self.commands(lines, MARGIN + 2)
-        for remark in filter(None, (summary.manual_of(step), step.note, step.resolution)):
+        for remark in remarks:
             self.text("", say.spoken(remark))
         if not edits_lead(step):
             self._edits(step, MARGIN)

@@ -64,6 +64,7 @@ from cudadoctor.rules.evidence.signs import (
     log_text,
     module_spoke,
     nvidia_pci,
+    on_the_bus,
     on_linux,
     only_smi_answers,
     torch_fails,
@@ -126,7 +127,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
         return None
     models = kb.gpus_by_pci(devices[0].device_id)
     return Found(
-        evidence=("pci.0", "driver.installed", "driver.nvml.why"),
+        evidence=(*on_the_bus(m, devices[:1]), "driver.installed", "driver.nvml.why"),
         values={"gpu": models[0].name.removeprefix("NVIDIA ") if models else "NVIDIA GPU"},
         remedies=install_driver(m, kb),
     )
@@ -193,7 +194,7 @@ def _not_loaded(m: Machine, kb: Knowledge) -> Answer:
             title="The {gpu} is reserved for a virtual machine ({bound})",
             why="While the GPU is bound to {bound}, only the virtual machine it is assigned to "
             "can use it.",
-            evidence=("pci",),
+            evidence=on_the_bus(m, devices),
             values={
                 "gpu": models[0].name.removeprefix("NVIDIA ") if models else "GPU",
                 "bound": devices[0].bound,
@@ -240,8 +241,13 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
         return "not-built", ("driver.module_files", "platform.kernel")
     if refuses_key(m):
         return "secure-boot", ("driver.log",)
-    if any((device.bound or "").startswith(("nouveau", "nova")) for device in nvidia_pci(m)):
-        return "nouveau", ("pci",)
+    taken = [
+        device
+        for device in nvidia_pci(m)
+        if (device.bound or "").startswith(("nouveau", "nova"))
+    ]
+    if taken:
+        return "nouveau", on_the_bus(m, taken)
     if driver.blacklisted_by:
         return "blacklisted", ("driver.blacklisted_by",)
     if m.platform.secure_boot and driver.log is None:
@@ -266,7 +272,7 @@ def host_driver_not_loaded(m: Machine) -> Answer:
     if not boxed or module_spoke(m) or not nvidia_pci(m) or need(m.driver.loaded, "driver.loaded"):
         return None
     return Found(
-        evidence=("pci", "driver.loaded", "container.kind"),
+        evidence=(*on_the_bus(m, nvidia_pci(m)), "driver.loaded", "container.kind"),
         severity=graver_with_cuda(m),
         sure=False,
         remedies=load_driver(m, "modprobe"),

@@ -36,6 +36,7 @@ from cudadoctor.rules.evidence.signs import (
     live_gpus,
     log_text,
     on_linux,
+    on_the_bus,
     silent_gpus,
     torch_works,
     wait_for_answer,
@@ -111,6 +112,9 @@ def _bring_a_gpu(m: Machine) -> Remedies:
     lent = m.container.scheduler or m.container.kind == "kubernetes" or notebook_of(m)
     granted = grant_gpu(m) if m.pci is None or lent else ()
     title, text = _NEW_INSTANCE if m.platform.virtual else _OWN_MACHINE
+    if m.platform.system == "Windows" and m.driver.installed is False and not granted:
+        # Windows does not list the bus: without a driver a GPU may well be there.
+        text = f"{_IN_DEVICE_MANAGER} {text}"
     if not m.platform.virtual and on_linux(m):
         text += " The command `lspci | grep -i nvidia` must list the GPU."
     return granted or by_hand("gpu-into-machine", title, text, keeper_of(m))
@@ -125,6 +129,12 @@ _OWN_MACHINE = (
     "Check that the GPU is connected and enabled",
     "Check the PCIe slot, the power cables and the BIOS settings. On a laptop, also check the "
     "hybrid graphics setting.",
+)
+
+
+_IN_DEVICE_MANAGER = (
+    "Open Device Manager and look under Display adapters. If it lists an NVIDIA GPU or Microsoft "
+    "Basic Display Adapter, install the latest driver from nvidia.com/drivers."
 )
 
 
@@ -161,7 +171,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
         return None
     if wanted is None and silent and version and m.platform.virtual:
         return Found(
-            evidence=("driver.log", "pci"),
+            evidence=("driver.log", *on_the_bus(m, silent)),
             title="This virtual machine's {gpu} is a vGPU, and driver {driver} does not support it",
             values={"gpu": _name(silent, kb), "driver": version},
             why="This driver supports the whole GPU, but refused this one. A share of a GPU needs "
@@ -175,7 +185,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     first = "Support for this GPU starts with branch {branch}."
     shown = "driver.kernel" if m.driver.kernel else "driver.module_files"
     return Found(
-        evidence=("pci", shown) if silent and version else ("driver.log",),
+        evidence=(*on_the_bus(m, silent), shown) if silent and version else ("driver.log",),
         values={
             "driver": version or "in use",
             "gpu": _name(silent, kb),
@@ -266,9 +276,10 @@ def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
         needed = "open" if flavour == "proprietary" else "proprietary"
         if kind not in {model.open_modules for model in _models(silent, kb)}:
             return None
-    facts = {"driver.flavour": m.driver.flavour, "pci": m.pci, "driver.log": logged}
+    facts = {"driver.flavour": m.driver.flavour, "driver.log": logged}
+    shown = [path for path, known in facts.items() if known]
     return Found(
-        evidence=tuple(path for path, known in facts.items() if known),
+        evidence=(*on_the_bus(m, silent), *shown),
         values={"gpu": _name(silent, kb)},
         title=None
         if needed == "open"

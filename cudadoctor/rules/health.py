@@ -35,6 +35,7 @@ from cudadoctor.rules.evidence.signs import (
     live_gpus,
     log_text,
     nvidia_pci,
+    on_the_bus,
     on_linux,
 )
 
@@ -115,7 +116,7 @@ def gpu_lost(m: Machine) -> Answer:
     title = _GONE.get(codes.pop() if len(codes) == 1 else None, _GONE[None])[not which]
     waits = title in _GONE[RESET_REQUIRED]
     return Found(
-        evidence=_evidence(m, bool(gone), bool(dead), fell),
+        evidence=_evidence(m, bool(gone), on_the_bus(m, dead), fell),
         values={"which": which},
         title=title,
         why="The driver accepts no more work for this GPU until the GPU is reset."
@@ -148,11 +149,11 @@ def _among(key: tuple[int, ...] | None, alive: set[tuple[int, ...] | None]) -> b
     return any(key and other and other[-2:] == key[-2:] and other[0] == key[0] for other in alive)
 
 
-def _evidence(m: Machine, gone: bool, dead: bool, fell: OptStr) -> Strings:
+def _evidence(m: Machine, gone: bool, dead: Strings, fell: OptStr) -> Strings:
     gpus = enumerate(m.gpus or () if gone else ())
     seen = [f"gpus.{number}.code" for number, gpu in gpus if gpu.code not in (None, 0)]
-    shown = {"pci": dead, "driver.xids" if m.driver.xids else "driver.log": fell}
-    return (*seen, *(path for path, known in shown.items() if known)) or (code_path(m),)
+    told = ("driver.xids" if m.driver.xids else "driver.log",) if fell else ()
+    return (*seen, *dead, *told) or (code_path(m),)
 
 
 def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:

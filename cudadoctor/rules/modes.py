@@ -21,6 +21,7 @@ from cudadoctor.plan.remedies import (
     busy_gpus,
     by_hand,
     grant_gpu,
+    held_back,
     mig_instances,
     nvlink_off,
     reset_gpus,
@@ -162,8 +163,11 @@ def start_fabric(m: Machine) -> Remedies:
         text = None
     if state == "failed":
         notes.append("If the service fails again, `journalctl -u nvidia-fabricmanager` shows why.")
+    behind = m.driver.fabric.version not in (None, m.driver.version)
+    if behind and not text and keeper_of(m) == "here":
+        notes.append(held_back(m) or "")
     step = Remedy(id="fabric-manager", title=title, where=keeper_of(m), needs_root=True)
-    return (replace(step, commands=commands, manual=text, note=" ".join(notes)),)
+    return (replace(step, commands=commands, manual=text, note=" ".join(filter(None, notes))),)
 
 
 @rule(

@@ -507,6 +507,8 @@ def broken_by_environment(m: Machine) -> Answer:
         )
     if libcuda.code in (None, SUCCESS) or libcuda.clean_code != SUCCESS:
         return None
+    if "/compat" in (libcuda.path or ""):
+        return None  # That copy is the fault: see cuda-compat-conflict.
     names = [name for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", _NAME) if env.get(name)]
     paths = (f"env.{name}" for name in names)
     return Found(

@@ -137,7 +137,9 @@ def test_the_host_of_a_container_gets_the_kernel_line_of_its_own_distribution(
         ("debian", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX pci=realloc"'),
         ("rocky", "--args=pci=realloc"),
         ("nixos", 'boot.kernelParams = [ "pci=realloc" ];'),
-        ("arch", "Add pci=realloc to GRUB_CMDLINE_LINUX"),
+        ("arch", "With systemd-boot, add pci=realloc to the options line"),
+        ("sles", "grub2-mkconfig"),
+        ("opensuse-tumbleweed", "With systemd-boot"),
     ],
 )
 def test_an_option_gets_onto_the_kernel_line_of_each_distribution(distro: str, said: str) -> None:
@@ -146,4 +148,4 @@ def test_an_option_gets_onto_the_kernel_line_of_each_distribution(distro: str, s
     written = [edit.what for edit in step.edits]
     assert said in " ".join([*written, *commands(step), step.manual or ""])
     assert step.reboot and step.needs_root
-    assert bool(step.commands) is (distro in ("debian", "rocky"))
+    assert bool(step.commands) is (distro in ("debian", "rocky", "sles"))

@@ -470,21 +470,22 @@ def start_mps(m: Machine) -> Remedies:
 
 # --- from one GPU to another ---------------------------------------------------------------------
 
+_GRUB = ("/etc/default/grub", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {option}"')
 _KERNEL_LINE: dict[str, tuple[tuple[str, str], str]] = {
-    **dict.fromkeys(
-        ("ubuntu", "debian"),
-        (
-            ("/etc/default/grub", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {option}"'),
-            "update-grub",
-        ),
-    ),
+    **dict.fromkeys(("ubuntu", "debian"), (_GRUB, "update-grub")),
     **dict.fromkeys(
         ("rhel", "fedora", "amazon"), (("", ""), "grubby --update-kernel=ALL --args={option}")
     ),
     "pop": (("", ""), "kernelstub -a {option}"),
+    "suse": (_GRUB, "grub2-mkconfig -o /boot/grub2/grub.cfg"),
+    "manjaro": (_GRUB, "update-grub"),
     "nixos": (("/etc/nixos/configuration.nix", 'boot.kernelParams = [ "{option}" ];'), ""),
 }
 """How an option gets onto the kernel's command line, by distribution: file and line, command."""
+_PROXMOX = (
+    "If /etc/kernel/cmdline exists, this host starts with systemd-boot: instead, add {option} to "
+    "the end of the line in that file, run `sudo proxmox-boot-tool refresh` and reboot."
+)
 _REBUILD = (
     "Add the line below to /etc/nixos/configuration.nix, then run `nixos-rebuild switch` as root."
 )
@@ -529,15 +530,21 @@ def kernel_option(
 ) -> Remedies:
     """An option on the kernel's command line, from the next boot on."""
     where, family = keeper_of(m), str(family_of(m))
-    if m.platform.distro == "pop":
-        family = "pop"  # It starts with systemd-boot, not with GRUB.
+    if m.platform.distro in ("pop", "manjaro"):
+        family = m.platform.distro  # Pop!_OS starts with systemd-boot, not with GRUB.
+    if m.platform.distro == "opensuse-tumbleweed":
+        family = ""  # It starts with one of several.
+    if (m.platform.kernel or "").endswith("-pve"):
+        note = f"{_PROXMOX.format(option=option)} {note}"
     if where == "host":
         family = {"apt-get": "debian", "dnf": "rhel"}.get(_manager_of_host(m), "")
     (file, line), command = _KERNEL_LINE.get(family, (("", ""), ""))
     if where == "admin":
         file = command = ""
     by_grub = (
-        f"Add {option} to GRUB_CMDLINE_LINUX in /etc/default/grub, regenerate grub.cfg and reboot."
+        f"With GRUB, add {option} to GRUB_CMDLINE_LINUX in /etc/default/grub and regenerate "
+        f"grub.cfg. With systemd-boot, add {option} to the options line of the boot entry, or to "
+        "/etc/kernel/cmdline if that file exists. Then reboot."
     )
     written = Edit(
         file=file, what=line.format(option=option), mode="append" if command else "by hand"

@@ -153,7 +153,7 @@ def one_version(m: Machine, kb: Knowledge) -> Remedies:
         # The packages agree: only the module for this kernel was not rebuilt.
         return load_driver(m, "not-built")
     bounds = bounds._replace(open=bounds.open and driver.flavour != "proprietary")
-    if keeper_of(m) == "here" and (lagging := _aligned(m)):
+    if side_of(m) == "linux" and (lagging := _aligned(m)):
         return lagging
     words = ", with matching kernel module and libraries"
     return _driver("one-driver-version", m, bounds, _present(m, bounds, kb), words)
@@ -163,6 +163,8 @@ def _aligned(m: Machine) -> Remedies:
     """Bring the driver's packages of one source to one version; () where that is not the matter."""
     driver, family = m.driver, family_of(m)
     kernel, library = driver.kernel, driver.library
+    if family in ("ubuntu", "debian"):
+        return _aligned_by_apt(m)
     own = [package for package in driver.packages or () if is_driver(package)]
     behind = [package.name for package in own if str(library) not in package.version]
     step = partial(Remedy, id="one-driver-version", needs_root=True)
@@ -188,6 +190,32 @@ def _aligned(m: Machine) -> Remedies:
     return ()
 
 
+def _aligned_by_apt(m: Machine) -> Remedies:
+    """The packages by name that stayed behind the others of the same source and branch."""
+    own = [package for package in m.driver.packages or () if is_driver(package)]
+    newest = max(filter(None, (m.driver.kernel, m.driver.library)), default=None)
+    if newest is None:
+        return ()
+    behind = [package for package in own if str(newest) not in package.version]
+    packagers = {"ubuntu" in package.version for package in own}
+    branches = {found[1] for package in behind if (found := _OF_BRANCH.search(package.name))}
+    prebuilt = any(_PREBUILT.match(package.name) for package in own)
+    if not 0 < len(behind) < len(own) or len(packagers) > 1 or prebuilt:
+        return ()
+    if branches - {str(newest.branch)}:
+        return ()
+    names = [package.name for package in behind]
+    step = Remedy(
+        id="one-driver-version",
+        title=f"Update {listed(tuple(names))} to {newest}",
+        needs_root=True,
+        reboot=True,
+        **_by(system_packages("apt-get", *names), _HELD_BY_APT),
+    )
+    return (step,)
+
+
+_OF_BRANCH = re.compile(r"-(\d{3})(?=-|$)")
 _HELD_BACK = (
     "The lock keeps the next update from installing the newer libraries again. When SUSE releases "
     "a matching kernel module, run `zypper removelock` with the same packages."
@@ -196,6 +224,17 @@ _LOCKED = (
     "If dnf finds no update, check `dnf versionlock list` and the exclude= lines in dnf's "
     "configuration for a package that is being held back."
 )
+
+
+_HELD_BY_APT = (
+    "If apt stops because of held packages, list them with `apt-mark showhold` and release them "
+    "with `sudo apt-mark unhold`."
+)
+
+
+def held_back(m: Machine) -> OptStr:
+    """Where to look if the package manager keeps a package at its version."""
+    return {"apt-get": _HELD_BY_APT, "dnf": _LOCKED}.get(_system(m).remove.partition(" ")[0])
 
 
 def _present(m: Machine, bounds: "Bounds", kb: Knowledge) -> "Aim":
@@ -324,6 +363,7 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
             update = "dnf upgrade -y --refresh"
         return {"title": "Update this DGX, including the NVIDIA driver", **_by(commands_in(update))}
     fields, here, run_file = _recipe(m, bounds, aim), m.platform, from_run_file(m)
+    signed = any("linux-modules-nvidia-" in word for argv in fields["commands"] for word in argv)
     unsupported = here.distro == "ubuntu" and here.distro_version not in _SUPPORTED_UBUNTUS
     notes = (
         fields.pop("reason"),
@@ -332,7 +372,7 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
         if unsupported and here.distro_version
         else None,
         _RUN_FILE if run_file else None,
-        _SECURE_BOOT if here.secure_boot and not refuses_key(m) else None,
+        _SECURE_BOOT if here.secure_boot and not refuses_key(m) and not signed else None,
         _CLOUD if is_cloud(m) else None,
     )
     if run_file and fields["commands"]:
@@ -467,6 +507,8 @@ def _system_of(m: Machine) -> str:
     own = m.platform.distro
     if family == "arch" and own in ("manjaro", "endeavouros", "cachyos"):
         return str(own)
+    if own in ("bazzite", "bluefin", "aurora"):
+        return "ublue"
     return family
 
 
@@ -484,13 +526,15 @@ def _rows_for(m: Machine, bounds: Bounds, aim: Aim) -> str:
     system, release, names = _system_of(m), major_of(m) or 0, _names(m)
     kepler = aim.branch == _KEPLERS_BRANCH
     if system == "debian":
+        release = _debian_of(m) or 0
         if _debians_own(m, bounds, aim):
             return "debian-own"
         if release in _OWN_OF_DEBIAN and release < _LAST_DEBIAN_WITH_470:
             return "debian-old"
         if kepler:
             return "debian-470" if release == _LAST_DEBIAN_WITH_470 else "no-470"
-        return system
+        kin = not release and not bounds.blackwell_or_newer and not names
+        return "debian-kin" if kin else system
     if kepler and (system == "amazon" or (system == "rhel" and release > _LAST_RHEL_WITH_470)):
         return "no-470"
     if system == "rhel" and release >= _NO_MODULES_FROM:
@@ -501,12 +545,23 @@ def _rows_for(m: Machine, bounds: Bounds, aim: Aim) -> str:
         return "suse-470" if kepler else "suse-flavour"
     if system == "ubuntu" and any(name in _BARE for name in names):
         return "ubuntu-nvidia"
+    if system == "ubuntu" and m.platform.secure_boot and _of_cloud(m) and not m.driver.dkms:
+        return "ubuntu-signed"
     return "arch" if system == "endeavouros" else system
+
+
+_DEBIAN_OF = {"linuxmint": {6: 12, 7: 13}, "devuan": {5: 12, 6: 13}}
+
+
+def _debian_of(m: Machine) -> OptInt:
+    """The release of Debian that this is, or is made from; None for what is of no release."""
+    release, own = major_of(m), m.platform.distro or ""
+    return release if own == "debian" else _DEBIAN_OF.get(own, {}).get(release or 0)
 
 
 def _debians_own(m: Machine, bounds: Bounds, aim: Aim) -> OptInt:
     """The branch of the driver in this release of Debian, where that one will do."""
-    own = _OWN_OF_DEBIAN.get(major_of(m) or 0) if m.platform.distro == "debian" else None
+    own = _OWN_OF_DEBIAN.get(_debian_of(m) or 0)
     present = m.driver.version or m.driver.library
     # Modules of an old branch do not build for a kernel that is not of this release.
     plain = re.fullmatch(
@@ -595,6 +650,7 @@ def _words(m: Machine) -> dict[str, str]:
         "kmod": _kmod(m),
         "series": _of_series(m),
         "update": "dup" if m.platform.distro == "opensuse-tumbleweed" else "update",
+        "cloud": _of_cloud(m),
         "major": str(release or ""),
         "nvidia": adding(m, repository_of(m)),
         "crb": next((found for key in crb if (found := _TABLE.crb.get(key))), "").format(
@@ -854,18 +910,24 @@ _OF_DKMS = re.compile(r"nvidia-dkms-(\d{3}(?:-server)?(?:-open)?)$")
 _CLOUDS_KERNEL = re.compile(r"\d[\d.]+-\d+-(aws|azure|gcp|oracle)$")
 
 
+def _of_cloud(m: Machine) -> str:
+    """Which cloud's kernel of Ubuntu runs, "" for none."""
+    found = _CLOUDS_KERNEL.match(m.platform.kernel or "")
+    return found[1] if found else ""
+
+
 def _signed(m: Machine) -> Remedies:
     """Canonical's signed modules for the kernels of clouds, whose screens nobody sees."""
-    kernel = _CLOUDS_KERNEL.match(m.platform.kernel or "")
+    kernel = _of_cloud(m)
     series = next((found[1] for name in _names(m) if (found := _OF_DKMS.match(name))), None)
-    if family_of(m) != "ubuntu" or kernel is None or series is None:
+    if family_of(m) != "ubuntu" or not kernel or series is None:
         return ()
     title = "Use Ubuntu's signed kernel modules instead of DKMS"
     text = (
         "apt-get update; apt-get install -y linux-modules-nvidia-{series}-{kernel}; "
         "apt-get remove -y nvidia-dkms-{series}"
     )
-    commands = commands_in(text, series=series, kernel=kernel[1])
+    commands = commands_in(text, series=series, kernel=kernel)
     return (Remedy(id="load-driver", title=title, needs_root=True, reboot=True, **_by(commands)),)
 
 
@@ -1025,7 +1087,8 @@ def reload_driver(m: Machine) -> Remedies:
 
 _PATH, _DRIVERS_OF_NIXOS = "LD_LIBRARY_PATH", "/run/opengl-driver/lib"
 _IN_SHELL_NIX = (
-    "To make this permanent, add the same line to the shellHook in your shell.nix or flake."
+    "To make this permanent, add `export LD_LIBRARY_PATH={path}` to the shellHook in your "
+    "shell.nix or flake."
 )
 _LIBCUDA = {
     "debian": ("apt-get", "libcuda1={version}-*"),
@@ -1050,7 +1113,9 @@ def install_libcuda(m: Machine) -> Remedies:
         (named,) = set_variables(
             "libcuda-of-nixos", f"Add {_DRIVERS_OF_NIXOS} to {_PATH}", {_PATH: value}
         )
-        return (replace(named, note=_IN_SHELL_NIX),)
+        # A folder of the store is another one after an upgrade.
+        path = f"{_DRIVERS_OF_NIXOS}:${_PATH}" if others else _DRIVERS_OF_NIXOS
+        return (replace(named, note=_IN_SHELL_NIX.format(path=path)),)
     if family == "fedora":
         fusion = next((name for name in names if name.startswith("akmod-nvidia")), None)
         own = fusion and fusion.replace("akmod-", "xorg-x11-drv-") + "-cuda"

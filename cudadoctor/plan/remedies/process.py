@@ -95,7 +95,10 @@ def indexes_of(gpus: Iterable[Gpu]) -> str:
 
 def family_of(m: Machine) -> Family:
     """The distribution's family, by its own id first, then by what it is like."""
-    for name in (m.platform.distro, *(m.platform.distro_like or ())):
+    like = m.platform.distro_like or ()
+    if m.platform.distro == "linuxmint" and "ubuntu" not in like and "debian" in like:
+        return "debian"  # Linux Mint's Debian edition
+    for name in (m.platform.distro, *like):
         if name in _FAMILIES:
             return _FAMILIES[name]
     return "other"
@@ -130,14 +133,18 @@ _REFUSED_KEY = (
     "key was rejected by service",
     "required key not available",
     "loading of module with unavailable key",
-    "module verification failed",
+    "loading of unsigned module is rejected",
+    "unsigned module loading is restricted",
 )
+_TAINTED = "module verification failed"
+"""Also said of a module that was loaded all the same, where Secure Boot is off."""
 
 
 def refuses_key(m: Machine) -> bool:
     """Whether the kernel log shows that Secure Boot refuses the driver's module."""
     log = "\n".join(m.driver.log or ()).lower()
-    return any(words in log for words in _REFUSED_KEY)
+    tainted = _TAINTED in log and m.platform.secure_boot is not False
+    return tainted or any(words in log for words in _REFUSED_KEY)
 
 
 def builds_here(m: Machine) -> bool:

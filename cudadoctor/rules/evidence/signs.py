@@ -7,8 +7,9 @@ could not answer, another may have said the same, and an answer of a higher laye
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from errno import ENOENT
+from itertools import islice
 from typing import Literal
 
 from packaging.version import Version
@@ -232,6 +233,15 @@ def _nvswitch(name: str, kb: Knowledge) -> OptStr:
 def nvidia_pci(m: Machine) -> tuple[PciGpu, ...]:
     """NVIDIA's GPUs on the PCI bus, as far as it was read."""
     return tuple(device for device in m.pci or () if device.vendor == "nvidia")
+
+
+def on_the_bus(m: Machine, devices: Collection[PciGpu]) -> Strings:
+    """The facts that show these GPUs on the bus: of many that are alike, the first ones do."""
+    paths = (f"pci.{number}" for number, device in enumerate(m.pci or ()) if device in devices)
+    return tuple(islice(paths, _MOST_SHOWN))
+
+
+_MOST_SHOWN = 3
 
 
 def given_away(m: Machine) -> bool:
