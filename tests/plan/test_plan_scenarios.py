@@ -76,3 +76,12 @@ def test_every_script_is_read_by_a_shell_without_complaint(tmp_path: Path) -> No
         ["sh", "-n"], input=text, text=True, capture_output=True, check=False, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_errors_that_need_a_reboot_share_one() -> None:
+    (path,) = (path for path in PATHS if path.stem.endswith("beside-the-wrong-modules"))
+    machine = read_scenario(path).machine
+    tables = knowledge.load()
+    modules, key = plan(machine, tables, diagnose(machine, tables)).steps
+    assert (modules.reboot, key.reboot) == (False, True)
+    assert modules.cures[0] in key.cures

@@ -269,6 +269,14 @@ def test_an_alternative_that_the_user_may_take_is_run_where_the_preferred_one_ne
     assert "exit 1" not in lines
 
 
+def test_what_is_pasted_for_root_reboots_once_and_last() -> None:
+    first = step(id="a", group="a", needs_root=True, reboot=True, commands=(("dracut", "--force"),))
+    alone = step(id="b", group="b", needs_root=True, reboot=True, commands=(("reboot",),))
+    after = step(id="c", group="c", needs_root=True, commands=(("ldconfig",),))
+    lines = [line for line in written(first, alone, after).splitlines() if line.startswith("sudo")]
+    assert lines == ["sudo ldconfig", "sudo dracut --force", "sudo reboot"]
+
+
 def test_variables_are_exported_and_unset_for_what_follows(tmp_path: Path) -> None:
     see = ("sh", "-c", 'printf "%s|%s" "${GONE-none}" "$HERE"')
     text = written(
