@@ -64,8 +64,8 @@ from cudadoctor.rules.evidence.signs import (
     log_text,
     module_spoke,
     nvidia_pci,
-    on_the_bus,
     on_linux,
+    on_the_bus,
     only_smi_answers,
     torch_fails,
     torch_works,
@@ -242,9 +242,7 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
     if refuses_key(m):
         return "secure-boot", ("driver.log",)
     taken = [
-        device
-        for device in nvidia_pci(m)
-        if (device.bound or "").startswith(("nouveau", "nova"))
+        device for device in nvidia_pci(m) if (device.bound or "").startswith(("nouveau", "nova"))
     ]
     if taken:
         return "nouveau", on_the_bus(m, taken)

@@ -35,8 +35,8 @@ from cudadoctor.rules.evidence.signs import (
     live_gpus,
     log_text,
     nvidia_pci,
-    on_the_bus,
     on_linux,
+    on_the_bus,
 )
 
 _FELL_OFF = 79
