@@ -149,6 +149,8 @@ def venv_package(m: Machine) -> tuple[Command, ...]:
     """Debian and its kin keep venv and ensurepip in a package of its own."""
     if not {"debian", "ubuntu"} & {m.platform.distro, *(m.platform.distro_like or ())}:
         return ()
+    if m.python.base_prefix not in (None, "", "/usr"):
+        return ()  # pyenv's, Homebrew's or another Python that brings its own venv
     version = m.python.version
     name = f"python{version.major}.{version.minor}-venv" if version else "python3-venv"
     return system_packages("apt-get", name)

@@ -436,8 +436,8 @@ _SETTING = (
     rf"{_INTERFACE}|WARN|INFO|compute,utility|"
     r"\d{1,9}(?:,\d{1,4})*|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
-    r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g\+\+-\d{1,2}"
-    r"|/opt/rh/gcc-toolset-\d{1,2}/root/usr/bin/g\+\+"
+    r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g(?:\+\+|cc)(?:-\d{1,2})?"
+    r"|/opt/rh/gcc-toolset-\d{1,2}/root/usr/bin/g(?:\+\+|cc)"
     r"|/usr|/opt/cuda|/usr/lib/cuda|/usr/local/cuda(?:-\d{1,2}(?:\.\d{1,2})?)?"
     r"|C:\\Program Files\\NVIDIA GPU Computing Toolkit\\CUDA\\v\d{1,2}\.\d{1,2}"
 )

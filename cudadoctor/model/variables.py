@@ -50,9 +50,20 @@ NAMES = frozenset(
     LSB_JOBID LSB_GPU_ALLOC PBS_JOBID PBS_GPUFILE
     SLURM_STEP_GPUS SLURM_NTASKS SLURM_PROCID SLURM_LOCALID GPU_DEVICE_ORDINAL
     XLA_PYTHON_CLIENT_PREALLOCATE
-    COLAB_RELEASE_TAG COLAB_GPU KAGGLE_KERNEL_RUN_TYPE
+    COLAB_RELEASE_TAG COLAB_GPU KAGGLE_KERNEL_RUN_TYPE JPY_PARENT_PID JPY_SESSION_NAME
     """.split()  # noqa: SIM905
 )
+
+OF_LOADER = frozenset(
+    {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE"}
+)
+"""What a program reads as it starts: later it is too late."""
+
+_OF_NOTEBOOKS = (
+    *("COLAB_RELEASE_TAG", "COLAB_GPU", "KAGGLE_KERNEL_RUN_TYPE"),
+    *("JPY_PARENT_PID", "JPY_SESSION_NAME"),
+)
+"""What a notebook's kernel has, and no shell: Jupyter's own terminals lack them."""
 
 _SECRET = re.compile(r"(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|_KEY$|AUTH|USERNAME")
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
@@ -66,3 +77,8 @@ def allowed(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(env.items())
         if (name in NAMES or name.startswith(PREFIXES)) and not _SECRET.search(name)
     }
+
+
+def in_notebook(env: Mapping[str, str] | None) -> bool:
+    """Whether a process belongs to a cell of a notebook."""
+    return any(name in (env or {}) for name in _OF_NOTEBOOKS)

@@ -26,7 +26,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, OptBool, OptStr
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting
-from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies.process import in_notebook_note, keeper_of
 from cudadoctor.plan.remedies.torch import (
     install_torch,
     installed_row,
@@ -164,6 +164,8 @@ def _steps(
         )
     if asked and remedy.where == "here":
         notes.append(shells.activation_note(machine, asked, wishes.shell))
+    if remedy.where == "here":
+        notes.append(in_notebook_note(machine, packages=bool(change), variables=asked))
     commands, variables = way_out.commands(wanted), way_out.variables(asked)
     if commands is None or variables is None or (remedy.packages and change is None):
         commands, variables, edits, change = (), {}, (), None

@@ -292,9 +292,13 @@ def _harmless(text: str) -> str:
 
 def _shortened(text: str) -> str:
     """At most LONGEST_VALUE characters: the end goes last, and never within a word."""
-    for part, other in ((_BEFORE, ""), (_INNER, r"\1/…\2")):
-        if len(text) > LONGEST_VALUE:
-            text = part.sub(other, text)
+    if len(text) > LONGEST_VALUE:
+        text = _BEFORE.sub("", text)
+    paths = {found[0]: _INNER.sub(r"\1/…\2", found[0]) for found in _INNER.finditer(text)}
+    if len(text) > LONGEST_VALUE and len({*paths.values()}) < len(paths) <= MOST_ITEMS:
+        return text  # The folders in the middle are what tells them apart.
+    if len(text) > LONGEST_VALUE:
+        text = _INNER.sub(r"\1/…\2", text)
     if len(text) <= LONGEST_VALUE:
         return text
     room = LONGEST_VALUE - 2

@@ -8,7 +8,13 @@ from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
 from cudadoctor.render.evidence import NBSP, EvidenceRow, evidence_rows
-from cudadoctor.render.shells import command_lines, edits_by_hand, edits_lead, step_lines
+from cudadoctor.render.shells import (
+    command_lines,
+    edits_by_hand,
+    edits_lead,
+    is_for_cell,
+    step_lines,
+)
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -127,7 +133,11 @@ class _Page:
         if word:
             lead = f"{word}: {spoken(step.title)} ({say(summary.cost_of(step))})"
         else:
-            lead = summary.lead_of(step, say) if lines and not leads else spoken(step.title)
+            lead = (
+                summary.lead_of(step, say, cell=is_for_cell(step, self.shown.machine))
+                if lines and not leads
+                else spoken(step.title)
+            )
         self.block(f"{_paragraph(lead)}{':' if lines or edits_by_hand(step) else '.'}")
         if leads:
             self._edits(step)

@@ -20,6 +20,7 @@ from cudadoctor.render import inert
 from cudadoctor.render.shells import (
     HERE,
     ShellName,
+    around,
     command_line,
     comment,
     edits_by_hand,
@@ -184,12 +185,15 @@ class _Script:
     def _lines(self, step: Step) -> Iterator[str]:
         """A step that the script does not take, as it is to be typed."""
         words, root = self.words, elevation(step, self.machine, self.words)
-        for name, value in step.variables.items():
+        before, after = around(step)
+        for name, value in before.items():
             yield words.variable(name, value)
         for edit in written_edits(step):
             yield " ".join(words.file(edit, root))
         for argv in step.commands:
             yield elevated(argv, root) + words.shown(argv)
+        for name, value in after.items():
+            yield words.variable(name, value)
         if step.reboot and has_lines(step) and not any("reboot" in argv for argv in step.commands):
             yield root + words.restart
 

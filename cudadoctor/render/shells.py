@@ -16,7 +16,8 @@ from typing import Literal
 
 from cudadoctor.model.findings import Edit, Step
 from cudadoctor.model.machine import Machine, OptInt, OptStr, Strings, StrPair
-from cudadoctor.model.trust import PLACEHOLDER, USER, Command, ours, typed
+from cudadoctor.model.trust import PLACEHOLDER, USER, Command, Foreign, ours, typed
+from cudadoctor.model.variables import OF_LOADER, in_notebook
 from cudadoctor.render import inert
 
 ShellName = Literal["bash", "fish", "powershell"]
@@ -353,12 +354,51 @@ def step_lines(step: Step, machine: Machine, room: OptInt = None) -> list[str]:
     """
     shell = _shell_of(machine)
     root = elevation(step, machine, shell)
-    lines = [shell.variable(name, value) for name, value in step.variables.items()]
+    before, after = around(step)
+    cell = is_for_cell(step, machine)
+    setting = _cell_variable if cell else shell.variable
+    lines = [setting(name, value) for name, value in before.items()]
     for edit in written_edits(step):
         lines += shell.folded(shell.file(edit, root), room)
-    lines += command_lines(step.commands, machine, root, room)
+    lines += command_lines(step.commands, machine, "!" if cell else root, room)
+    lines += [setting(name, value) for name, value in after.items()]
     restarts = step.reboot and lines and not any("reboot" in argv for argv in step.commands)
     return [*lines, f"{root}{shell.restart}"] if restarts else lines
+
+
+def is_for_cell(step: Step, machine: Machine) -> bool:
+    """Whether the reader types this step into a cell of a notebook.
+
+    A cell has no terminal for a password, and no shell whose variables outlast a line.
+    """
+    return (
+        in_notebook(machine.env)
+        and not isinstance(machine, Foreign)
+        and machine.platform.system == "Linux"
+        and step.where == "here"
+        and not elevation(step, machine, _shell_of(machine))
+        and not written_edits(step)
+        and not any(PLACEHOLDER in argv for argv in step.commands)
+        and not any(name in OF_LOADER for name in step.variables)
+    )
+
+
+def _cell_variable(name: str, value: OptStr) -> str:
+    if value is None:
+        return f'import os; os.environ.pop("{name}", None)'
+    return f"%env {name}={inert(value)}"
+
+
+def around(step: Step) -> tuple[dict[str, OptStr], dict[str, OptStr]]:
+    """The variables of a step for its commands, and those that name what its commands install."""
+    late = _INSTALLED if step.commands else ()
+    before: dict[str, OptStr] = {
+        name: value for name, value in step.variables.items() if name not in late
+    }
+    return before, {name: value for name, value in step.variables.items() if name in late}
+
+
+_INSTALLED = ("CUDA_HOME", "CC", "CXX", "NVCC_CCBIN")
 
 
 def written_edits(step: Step) -> tuple[Edit, ...]:
@@ -462,10 +502,15 @@ KEPT = "CUDADOCTOR_BEFORE_"
 
 _NEWLINE = "_cudadoctor_newline"
 
-FOR_GOOD = frozenset(
-    {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE"}
-    | {"CUDA_HOME", "CUDA_PATH", "CUDACXX", "CC", "CXX", "CUDAHOSTCXX"}
-)
+FOR_GOOD = OF_LOADER | {
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDACXX",
+    "CC",
+    "CXX",
+    "CUDAHOSTCXX",
+    "NVCC_CCBIN",
+}
 """What an environment may keep: where its programs find things.
 
 Others belong to one job or launch (CUDA_VISIBLE_DEVICES, RANK, WORLD_SIZE), or cure or trace one

@@ -18,6 +18,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, OptStr, PciGpu, StrPair
 from cudadoctor.model.trust import Foreign, is_doctors_own, typed
+from cudadoctor.model.variables import in_notebook
 from cudadoctor.render import Report, inert
 from cudadoctor.render.evidence import NBSP, gpu_list, model_name
 from cudadoctor.render.shells import command_lines
@@ -118,10 +119,15 @@ LEADS = {
 """Step.where -> what stands before its commands; the title of a step is an imperative."""
 
 
-def lead_of(step: Step, say: Language) -> str:
-    """The line before the commands of a step: where to type them, what for and what it costs."""
-    title = inside(say.spoken(step.title))
-    costs = [] if step.where != "here" else [say(_cost_here(step))]
+def lead_of(step: Step, say: Language, *, cell: bool = False) -> str:
+    """The line before the commands of a step: where to type them, what for and what it costs.
+
+    cell: they are typed into a cell of a notebook.
+    """
+    title, cost = inside(say.spoken(step.title)), _cost_here(step)
+    if cell and cost == "this shell only":
+        cost = "this kernel only"
+    costs = [] if step.where != "here" else [say(cost)]
     if step.reboot and step.where != "here":
         costs.append(say("needs a reboot"))
     if step.packages and step.packages.download_bytes:
@@ -172,8 +178,11 @@ def offers_fix(step: Step, machine: Machine) -> bool:
 def own_fix(machine: Machine) -> str:
     """The call of `fix` for the examined interpreter."""
     named = machine.python.chosen_by == "--python" and machine.python.executable
-    argv = typed("cudadoctor", "fix", *(("--python", named) if named else ()))
-    return command_lines((argv,), machine)[-1]
+    # A cell of a notebook has no terminal in which to answer.
+    cell = in_notebook(machine.env) and machine.platform.system == "Linux"
+    answers = ("--yes",) if cell else ()
+    argv = typed("cudadoctor", "fix", *(("--python", named) if named else ()), *answers)
+    return command_lines((argv,), machine, "!" if cell else "")[-1]
 
 
 def is_runnable(step: Step) -> bool:

@@ -12,7 +12,13 @@ from cudadoctor.model.catalogue import AREAS
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.render import Report, inert, summary
 from cudadoctor.render.evidence import NBSP, EvidenceRow, evidence_rows
-from cudadoctor.render.shells import command_lines, edits_by_hand, edits_lead, step_lines
+from cudadoctor.render.shells import (
+    command_lines,
+    edits_by_hand,
+    edits_lead,
+    is_for_cell,
+    step_lines,
+)
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -245,7 +251,12 @@ class _Page(_Lines):
         if before := lines and summary.precedes(step):
             self.text("", say.spoken(step.manual or ""), margin=indent)
         if lines and not edits_lead(step):
-            self.text("", f"{summary.lead_of(step, say)}:", "bold", margin=indent)
+            self.text(
+                "",
+                f"{summary.lead_of(step, say, cell=is_for_cell(step, machine))}:",
+                "bold",
+                margin=indent,
+            )
             self.commands(lines, indent + 4)
         else:
             self.text("", f"{say.spoken(step.title)}{self._where(step)}:", "bold", margin=indent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers.requirement import COMPILED_HERE
@@ -204,10 +205,15 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
                 },
                 sure=proof,
                 severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
-                remedies=pinned_torch(m, kb)
-                + (install_companion(m, kb, name) or _without_release(m, kb, package, torch)),
+                remedies=_matched(m, kb, package, torch),
             )
     return None
+
+
+def _matched(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> Remedies:
+    """The extension and torch brought together; nothing is removed where a torch serves it."""
+    back, release = pinned_torch(m, kb), install_companion(m, kb, package.name)
+    return back + (release or (() if back else _without_release(m, kb, package, torch)))
 
 
 def _without_release(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> Remedies:
@@ -227,7 +233,7 @@ def _without_release(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
     )
     away = install_packages("remove-extension", title, remove=(name,))
     back = _torch_it_was_built_for(m, kb, package)
-    return away + back + by_hand("rebuild-extension", f"Build {name} from source", text)
+    return back + away + by_hand("rebuild-extension", f"Build {name} from source", text)
 
 
 def _torch_it_was_built_for(m: Machine, kb: Knowledge, package: Distribution) -> Remedies:
@@ -236,7 +242,10 @@ def _torch_it_was_built_for(m: Machine, kb: Knowledge, package: Distribution) ->
         return ()
     release = f"{package.torch.major}.{package.torch.minor}"
     build = best_build(m, kb, keep=release).build
-    return install_torch(m, kb, release) if build is not None and build.cuda is not None else ()
+    if build is None or build.cuda is None:
+        return ()
+    title = f"Install torch {build.torch}, for which {package.name} {package.version} was built"
+    return tuple(replace(remedy, title=title) for remedy in install_torch(m, kb, release))
 
 
 _BUILT_FROM_PYPI = COMPILED_HERE - {"apex", "detectron2", "pytorch3d"}

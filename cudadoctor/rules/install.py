@@ -18,6 +18,7 @@ from cudadoctor.model.findings import (
     Remedies,
 )
 from cudadoctor.model.machine import Machine, Strings, TorchCopy
+from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.trust import acting
 from cudadoctor.model.versions import version_of
@@ -410,7 +411,7 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
             "no-user-site", "Ignore packages in the user site-packages folder", values
         )
         mine = first.path.startswith(user) and first.kind == "distribution"
-        return (replace(ignored, note=_FOR_GOOD) if mine else ignored,)
+        return (replace(ignored, note=_for_good(m, user)) if mine else ignored,)
     if len({copy.path for copy in copies}) == 1:
         return reinstall_torch(m, kb) or install_torch(m, kb)
     kept = m.python.site_packages or first.path
@@ -424,11 +425,16 @@ def _one_copy(m: Machine, kb: Knowledge, copies: tuple[TorchCopy, ...]) -> Remed
     )
 
 
-_FOR_GOOD = (
-    "To delete the other copy instead, run `python -m pip uninstall torch` in a shell where "
-    "PYTHONNOUSERSITE is not set. Check the folder that pip shows before you confirm; all Python "
-    "installations of this version share that copy."
-)
+def _for_good(m: Machine, user: str) -> str:
+    """How the copies in the user site-packages folder go: all that belong to torch at once."""
+    there = (package for package in m.packages or () if (package.location or "").startswith(user))
+    beside = {package.name for package in there} & {*TORCH_FAMILY, *EXTENSIONS, "triton"}
+    names = " ".join(("torch", *sorted(beside - {"torch"})))
+    return (
+        f"To delete the other copy instead, run `python -m pip uninstall {names}` in a shell where "
+        "PYTHONNOUSERSITE is not set. Check the folder that pip shows before you confirm; all "
+        "Python installations of this version share that copy."
+    )
 
 
 def _holds(entry: str, path: str) -> bool:

@@ -157,7 +157,9 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     unsupported compiler only if something on this machine needs to compile CUDA code. An older g++
     can be installed alongside the current one.
 
-    Fix: install an older g++ and point NVCC_CCBIN (or -ccbin) to it. Use
+    torch passes CC to nvcc with -ccbin, and then nvcc ignores NVCC_CCBIN.
+
+    Fix: install an older g++ and point CC, CXX and NVCC_CCBIN to it. Use
     -allow-unsupported-compiler only as a last resort, because the compiled code may be wrong.
     """
     taken = _to_be_taken(m) if need(m.build.needed_by, "build.needed_by") else None
@@ -170,9 +172,10 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
         if compiler.name not in ("g++", "gcc", "c++"):
             return None
         version = need(compiler.version, "build.compiler.version")
-        if version.major <= need(
+        most = need(
             limit, "build.compiler.version", "cudadoctor's tables do not include this CUDA version"
-        ):
+        )
+        if version.major <= most or _handed_over(m, most):
             return None
         shown = f"g++ {version}"
     newest = f"g++ {limit or ''}".strip()
@@ -186,6 +189,16 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
         severity=_gravity(m),
         remedies=older_compiler(m, limit) if shown else c_compiler(m),
     )
+
+
+def _handed_over(m: Machine, limit: int) -> bool:
+    """Whether nvcc is given an older g++ by name: by CC, which torch hands on, else NVCC_CCBIN."""
+    env = m.env or {}
+    named = _NAMED.search(env.get("CC") or env.get("NVCC_CCBIN", ""))
+    return named is not None and int(named[1] or named[2]) <= limit
+
+
+_NAMED = re.compile(r"g(?:cc|\+\+)-(\d{1,2})$|/gcc-toolset-(\d{1,2})/root/usr/bin/g(?:cc|\+\+)$")
 
 
 @rule(

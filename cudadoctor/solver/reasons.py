@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge.companions import LAST_AUDIO
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import OptStr
 from cudadoctor.solver.demand import Demand, named, of_capability, seen_gpus, served
@@ -358,6 +359,18 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
 def companion_of(name: str, build: TorchBuild, knowledge: Knowledge) -> OptStr:
     """The release of a companion that belongs to a build, None where there is none."""
     paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}
+    if name == "torchaudio" and build.torchaudio is None:
+        return LAST_AUDIO if last_audio(build, knowledge) else None
     return (
         paired[name] if name in paired else next(iter(knowledge.companion(name, build.torch)), None)
     )
+
+
+def last_audio(build: TorchBuild, knowledge: Knowledge) -> TorchBuild | None:
+    """The build of torch beside which the last torchaudio came out, of the same CUDA and index.
+
+    It runs with every later torch, and refuses another minor version of CUDA.
+    """
+    own = knowledge.build_of(Version(LAST_AUDIO), build.variant, build.platform)
+    later = build.torch > Version(LAST_AUDIO)
+    return own if own and later and (own.default or not build.default) else None

@@ -86,7 +86,7 @@ def test_a_conda_environment_gets_its_toolkit_without_root() -> None:
 @pytest.mark.parametrize(
     ("distro", "package", "path"),
     [
-        ("debian", "g++-13", "/usr/bin/g++-13"),
+        ("debian", "g++-12", "/usr/bin/g++-12"),
         ("fedora", "gcc13-c++", "/usr/bin/g++-13"),
         ("rhel", "gcc-toolset-13-gcc-c++", "/opt/rh/gcc-toolset-13/root/usr/bin/g++"),
         ("arch", "gcc13", "/usr/bin/g++-13"),
@@ -97,7 +97,8 @@ def test_nvcc_gets_an_older_compiler_beside_the_present_one(
 ) -> None:
     (found,) = development.older_compiler(on(distro, "12"), 13)
     assert found.commands[-1][-1] == package
-    assert found.variables == {"NVCC_CCBIN": path}
+    c = path.replace("g++", "gcc")
+    assert found.variables == {"CC": c, "CXX": path, "NVCC_CCBIN": path}
 
 
 @pytest.mark.parametrize(

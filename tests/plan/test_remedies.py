@@ -149,16 +149,22 @@ def test_a_fresh_install_brings_torchvision_too() -> None:
     assert remove == ()
 
 
-def test_a_companion_without_a_release_for_that_torch_is_taken_out_and_named() -> None:
-    m = machine(driver=OLD_DRIVER | {"cuda": "12.2"})
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [("2.14.1+cu126", True), ("2.14.1+cu130", True), ("2.15.0+cu132", False)],
+)
+def test_the_last_torchaudio_stays_with_the_cuda_that_it_was_built_for(
+    keep: str, kept: bool
+) -> None:
+    m = machine(torch={"version": "2.11.0", "text": "2.11.0+cu130"})
     assert m.packages is not None
     audio = type(m.packages[0])(name="torchaudio", version="2.11.0", requires=("torch",))
     m = msgspec.structs.replace(m, packages=(*m.packages, audio))
-    (found,) = remedies.install_torch(m, KB)
+    (found,) = remedies.install_torch(m, KB, keep=keep)
     assert found.packages is not None
-    assert not any("torchaudio" in requirement for requirement in found.packages.install)
-    assert "torchaudio" in found.packages.remove
-    assert "torchaudio has no release" in (found.note or "")
+    assert ("torchaudio==2.11.0" in found.packages.install) is kept
+    assert ("torchaudio ended with 2.11.0" in (found.note or "")) is not kept
+    assert kept or "torchaudio" in found.packages.remove
 
 
 def test_an_extension_that_breaks_with_the_new_torch_is_named() -> None:

@@ -116,7 +116,10 @@ def test_no_linux_driver_goes_where_none_belongs(platform: str) -> None:
 @pytest.mark.parametrize("platform", sorted(SHARED))
 def test_nobody_restarts_a_machine_that_others_use(platform: str) -> None:
     for advised in all_of(platform):
-        if advised.remedy.reboot or advised.remedy.needs_root:
+        # What goes into a container is its own root's.
+        own = advised.machine.container.kind and advised.machine.platform.root
+        inside = own and advised.remedy.id in ("c-compiler", "python-headers", "older-compiler")
+        if advised.remedy.reboot or (advised.remedy.needs_root and not inside):
             assert advised.remedy.where == "admin", (advised.cause, advised.remedy.title)
         if advised.remedy.reboot:
             assert not advised.remedy.commands, (advised.cause, advised.remedy.commands)

@@ -245,6 +245,15 @@ def test_a_label_agrees_with_the_number_of_things(fact: str, value: str, label: 
     assert _row(fact, value).label.replace(NBSP, " ") == label
 
 
+def test_two_folders_are_never_shortened_to_the_same_text() -> None:
+    user, own = "/home/ada/.local/lib", "/home/ada/miniforge3/envs/a-rather-long-name/lib"
+    rest = "python3.12/site-packages"
+    value = f"torch 2.5.1+cu124 in {user}/{rest}; torch 2.14.1+cu130 in {own}/{rest}"
+    assert _value("driver.log", value).count("/home/ada/") == 2
+    assert user in _value("driver.log", value)
+    assert own in _value("driver.log", value)
+
+
 def test_of_a_table_the_items_that_the_finding_names_are_shown() -> None:
     names = ("torch", "numpy", "one", "two", "three", "four")
     value = ",".join(f'{{"name":"{name}","version":"1.0"}}' for name in names)

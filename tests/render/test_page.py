@@ -139,6 +139,42 @@ def test_a_file_is_written_by_a_command_that_can_be_pasted(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["a b"]
 
 
+def test_a_cell_of_a_notebook_gets_lines_that_it_runs() -> None:
+    cell = Machine(platform=Platform(system="Linux"), env={"JPY_PARENT_PID": "7"})
+    pip = step(commands=(("/v/bin/python", "-m", "pip", "install", "torch==2.14.1"),))
+    assert step_lines(pip, cell, 30) == [
+        "!/v/bin/python -m pip \\",
+        "    install torch==2.14.1",
+    ]
+    unset = step(variables={"CUDA_VISIBLE_DEVICES": None, "OMP_NUM_THREADS": "8"})
+    assert step_lines(unset, cell) == [
+        'import os; os.environ.pop("CUDA_VISIBLE_DEVICES", None)',
+        "%env OMP_NUM_THREADS=8",
+    ]
+
+
+def test_a_cell_is_no_place_for_a_password_or_for_what_the_loader_reads() -> None:
+    cell = Machine(platform=Platform(system="Linux"), env={"JPY_PARENT_PID": "7"})
+    needs = step(commands=(("apt-get", "install", "-y", "g++"),), needs_root=True)
+    assert step_lines(needs, cell) == ["sudo apt-get install -y g++"]
+    path = step(variables={"LD_LIBRARY_PATH": None})
+    assert step_lines(path, cell) == ["unset LD_LIBRARY_PATH"]
+    terminal_of_jupyter = Machine(platform=Platform(system="Linux"), env={})
+    pip = step(commands=(("pip", "install", "torch"),))
+    assert step_lines(pip, terminal_of_jupyter) == ["pip install torch"]
+
+
+def test_a_variable_that_names_a_new_program_is_set_after_it_is_there() -> None:
+    commands = (("dnf", "install", "-y", "gcc14-c++"),)
+    variables = {"TMPDIR": "/v", "CXX": "/usr/bin/g++-14"}
+    root = Machine(platform=Platform(root=True))
+    assert step_lines(step(commands=commands, variables=variables), root) == [
+        "export TMPDIR=/v",
+        "dnf install -y gcc14-c++",
+        "export CXX=/usr/bin/g++-14",
+    ]
+
+
 def test_root_needs_no_sudo_and_a_restart_comes_last() -> None:
     needs = step(commands=(("modprobe", "nvidia"),), needs_root=True, reboot=True)
     assert step_lines(needs, Machine()) == ["sudo modprobe nvidia", "sudo reboot"]

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge.companions import LAST_AUDIO
 from cudadoctor.model.machine import (
     Distribution,
     Machine,
@@ -301,6 +303,7 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator
     for package in (m.packages or ()) if _changes(build, m) else ():
         made_for, fits = package.torch, _major(package.cuda) in (None, _major(build.cuda))
         fits = fits and made_for is not None and made_for.release[:2] == build.torch.release[:2]
+        fits = fits or _pins(package, build.torch)
         if package.name in EXTENSIONS - JUDGED and not fits:
             fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
             after = f"for torch {build.torch}, install {package.name} {fitting}."
@@ -315,10 +318,16 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
     for name in lost:
         paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}.get(name)
         away = "it is removed" if m.package(name) else "it is left out"
-        if paired is None:
+        if name == "torchaudio" and build.cuda and build.torch > Version(LAST_AUDIO):
+            yield (
+                f"torchaudio ended with {LAST_AUDIO}, which has no wheel for this Python with "
+                f"CUDA {build.cuda}, so {away}."
+            )
+        elif paired is None:
             yield f"{name} has no release for torch {build.torch}, so {away}."
         else:
-            yield f"No wheel of {name} {paired} for Python {m.python.version} is known, so {away}."
+            python = f"{m.python.version}{'t' if m.python.free_threaded else ''}"
+            yield f"No wheel of {name} {paired} for Python {python} is known, so {away}."
     yield from _broken_extensions(build, m, kb)
     if build.cuda is None:
         return
@@ -343,6 +352,13 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
                 f"{owner} needs {wheel}, which installs into the same folder as the new "
                 f"libraries. If you need {owner} as well, use a new environment."
             )
+
+
+def _pins(package: Distribution, torch: Version) -> bool:
+    """Whether it requires exactly that torch, which it was built for then."""
+    lines = (line for line in map(cut, package.requires) if line and "extra" not in line.marker)
+    exact = (line.specifier for line in lines if line.name == "torch")
+    return any(text.startswith("==") and admits(text, torch) for text in exact)
 
 
 LIBRARIES_BYTES = 2_000_000_000

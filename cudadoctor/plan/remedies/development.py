@@ -9,6 +9,7 @@ import re
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import conda
@@ -22,6 +23,7 @@ from cudadoctor.plan.remedies.process import (
     by_hand,
     commands_in,
     family_of,
+    keep_setting,
     keeper_of,
     major_of,
     set_variables,
@@ -40,6 +42,21 @@ _IMAGE = (
 _NIX_HOME = (
     "In the new shell, set CUDA_HOME to the path that `dirname $(dirname $(which nvcc))` prints."
 )
+_COMPILERS = {
+    "debian 11": (10, 9, 10),
+    "debian 12": (12, 11, 12),
+    "debian 13": (14, 12, 14),
+    "ubuntu 20": (9, 7, 10),
+    "ubuntu 22": (11, 9, 12),
+    "ubuntu 24": (13, 9, 14),
+    "rhel 8": (8, 9, 15),
+    "rhel 9": (11, 12, 15),
+    "rhel 10": (14, 15, 15),
+    "amazon 2023": (11, 14, 14),
+}
+"""Of a release of a distribution: g++ itself, then the oldest and the newest beside it."""
+_OLDEST_FOR_TORCH = 9
+"""The oldest g++ that compiles torch's headers."""
 _YUM_ONLY = 2
 """Amazon Linux 2 has no dnf, and a C library that no current torch runs with."""
 
@@ -79,7 +96,11 @@ def _as_root(
     variables: dict[str, OptStr] | None = None,
 ) -> Remedies:
     """Packages of the system: on a cluster they are its administrator's."""
-    admin = keeper_of(m) == "admin"
+    # Root of a container needs nobody to install what is lost with it.
+    admin = keeper_of(m) == "admin" and not (m.container.kind and m.platform.root)
+    note = _IMAGE if m.container.kind else None
+    if variables and note is None:
+        note = keep_setting(m)
     return (
         Remedy(
             id=id,
@@ -88,7 +109,7 @@ def _as_root(
             commands=commands,
             needs_root=True,
             variables=variables or {},
-            note=_IMAGE if m.container.kind else None,
+            note=note,
         ),
     )
 
@@ -200,7 +221,10 @@ def python_headers(m: Machine) -> Remedies:
 
 
 def older_compiler(m: Machine, limit: OptInt) -> Remedies:
-    """The newest g++ that nvcc accepts, next to the current one."""
+    """The newest g++ that nvcc accepts, next to the current one; the system's own if that will do.
+
+    torch hands CC to nvcc, compiles C++ with CXX, and nvcc alone reads NVCC_CCBIN.
+    """
     if limit is None:
         return c_compiler(m)
     major, packages = limit, packages_of(m)
@@ -209,17 +233,60 @@ def older_compiler(m: Machine, limit: OptInt) -> Remedies:
     if _is_conda(m):
         command = _conda(m, "install", "-c", "conda-forge", f"gcc={major}", f"gxx={major}")
         home = _home(m).get("CUDA_HOME")
-        own: dict[str, OptStr] = {"NVCC_CCBIN": f"{home}/bin/g++"} if home else {}
+        own = _compilers(f"{home}/bin/gcc", f"{home}/bin/g++") if home else {}
         return (step(risk=Risk.ENVIRONMENT, commands=(command,), variables=own, tool="conda"),)
     if packages is None or not packages.older:
-        text = f"Install g++ {major} and set NVCC_CCBIN to its path."
+        text = f"Install g++ {major} and set CC, CXX and NVCC_CCBIN to its path."
         if family_of(m) == "nixos":
             text = f"Start a shell that includes this package: `nix-shell -p gcc{major}`."
         return by_hand("older-compiler", title, text)
-    toolset = packages.older.startswith("gcc-toolset")
-    path = f"/opt/rh/gcc-toolset-{major}/root/usr/bin/g++" if toolset else f"/usr/bin/g++-{major}"
-    commands = _install(m, packages.older.format(major))
-    return _as_root(m, "older-compiler", title, commands, {"NVCC_CCBIN": path})
+    own, oldest, newest = _compilers_of(m) or (None, major, major)
+    major = min(major, newest)
+    title = f"Install g++ {major} and make nvcc use it"
+    folder, suffix, package = "/usr/bin", f"-{major}", packages.older.format(major)
+    if packages.older.startswith("gcc-toolset"):
+        folder, suffix = f"/opt/rh/gcc-toolset-{major}/root/usr/bin", ""
+    if own is not None and major < oldest and _OLDEST_FOR_TORCH <= own <= limit:
+        folder, suffix, package, major = "/usr/bin", "", packages.compiler, own
+        title = f"Install g++ {major} and make nvcc use it"
+    elif major < oldest:
+        text = f"Install g++ {major} and set CC, CXX and NVCC_CCBIN to its path."
+        return by_hand("older-compiler", title, text)
+    variables = _compilers(f"{folder}/gcc{suffix}", f"{folder}/g++{suffix}")
+    newer = _as_root(m, "older-compiler", title, _install(m, package), variables)
+    return _systems_compiler(m, limit) or newer
+
+
+def _compilers_of(m: Machine) -> tuple[int, int, int] | None:
+    return _COMPILERS.get(f"{family_of(m)} {major_of(m)}")
+
+
+def _compilers(c: str, cxx: str) -> dict[str, OptStr]:
+    return {"CC": c, "CXX": cxx, "NVCC_CCBIN": cxx}
+
+
+def _systems_compiler(m: Machine, limit: int) -> Remedies:
+    """/usr/bin/g++, where only another one before it on PATH is too new; () elsewhere."""
+    path, known, packages = m.build.compiler.path or "", _compilers_of(m), packages_of(m)
+    if known is None or packages is None or not _OLDEST_FOR_TORCH <= known[0] <= limit:
+        return ()
+    if path.startswith(("/usr/bin/", "/bin/")) or "/" not in path:
+        return ()
+    toolset = _TOOLSET.match(path)
+    name = toolset[1] if toolset else path
+    title = f"Use the system's g++ {known[0]} instead of {name}"
+    missing = "If /usr/bin/g++ does not exist, ask the administrator to install it."
+    if keeper_of(m) != "admin":
+        command = " ".join(("sudo", *_install(m, packages.compiler)[-1]))
+        missing = f"If /usr/bin/g++ does not exist, run `{command}` first."
+    lasting = keep_setting(m)
+    if toolset:
+        lasting = f"To make this permanent, remove the line that enables {name} from ~/.bashrc."
+    (step,) = set_variables("system-compiler", title, _compilers("/usr/bin/gcc", "/usr/bin/g++"))
+    return (replace(step, note=f"{missing} {lasting}"),)
+
+
+_TOOLSET = re.compile(r"/opt/rh/((?:gcc-toolset|devtoolset)-\d+)/")
 
 
 # --- run-time libraries ---------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from errno import EACCES
 from functools import partial
 from typing import Literal
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
+from cudadoctor.model.variables import OF_LOADER, in_notebook
 
 _FOR_ALL = 0o006
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
@@ -68,6 +69,35 @@ def notebook_of(m: Machine) -> Literal["colab", "kaggle"] | None:
     if "KAGGLE_KERNEL_RUN_TYPE" in names:
         return "kaggle"  # its images are made from Colab's and keep COLAB_RELEASE_TAG
     return "colab" if "COLAB_RELEASE_TAG" in names or "COLAB_GPU" in names else None
+
+
+def in_notebook_note(m: Machine, *, packages: bool, variables: Mapping[str, OptStr]) -> OptStr:
+    """What a change needs where somebody works in a notebook; None elsewhere."""
+    if not in_notebook(m.env):
+        return None
+    service = notebook_of(m)
+    if packages and service == "colab":
+        return (
+            "Then choose Runtime > Restart session in Colab's menu. A new runtime starts with "
+            "Colab's own packages: run these lines again there."
+        )
+    if packages and service == "kaggle":
+        return (
+            "Then choose Run > Restart & clear cell outputs in the Kaggle editor. A new session "
+            "starts with Kaggle's own packages: run these lines again there."
+        )
+    if packages:
+        return "Then restart the notebook's kernel."
+    if service is None and any(name in OF_LOADER for name in variables):
+        return (
+            "A notebook's kernel takes this variable from the shell that starts Jupyter: run the "
+            "line in that shell, then start Jupyter again."
+        )
+    if variables:
+        return (
+            "Restart the notebook's kernel and run this in its first cell, before importing torch."
+        )
+    return None
 
 
 def keeper_of(m: Machine) -> Where:
@@ -286,6 +316,18 @@ def lasting(m: Machine, name: str) -> str:
         f"To make this permanent, find the line that sets the variable with `grep -n {name} "
         "~/.bashrc ~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` and edit or delete it."
     )
+
+
+def keep_setting(m: Machine) -> str:
+    """Where the lines that set variables may stand for good."""
+    if m.container.kind in ("docker", "podman", "containerd", "kubernetes"):
+        return "To make this permanent, set the variables with ENV lines in the Dockerfile."
+    if m.platform.system == "Windows":
+        return (
+            "To make this permanent, set the variables in the Windows Environment Variables dialog."
+        )
+    place = "the job script" if m.container.scheduler else "~/.bashrc"
+    return f"To make this permanent, add the `export` lines to {place}."
 
 
 def set_variables(

@@ -36,7 +36,7 @@ from cudadoctor.solver.demand import (
     seen_gpus,
     variables_for,
 )
-from cudadoctor.solver.reasons import companion_of
+from cudadoctor.solver.reasons import companion_of, last_audio
 
 _step = partial(Remedy, risk=Risk.ENVIRONMENT)
 
@@ -254,6 +254,9 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
     release, python = companion_of(name, build, kb), m.python.version
     if release is None or python is None:
         return release
+    last = last_audio(build, kb) if name == "torchaudio" else None
+    if last and python_of(m) not in (None, *last.pythons):
+        return None
     if kb.lacks_wheel(name, release, python_of(m) or "", build.platform):
         return None
     wanted = kb.companion_python(name, release)
