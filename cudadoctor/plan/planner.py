@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import asdict, replace
 from packaging.version import Version
 
-from cudadoctor.installers import registry
+from cudadoctor.installers import environment, registry
 from cudadoctor.installers.index import is_foreign, own_host
 from cudadoctor.installers.requirement import name_of, pin_of
 from cudadoctor.installers.tool import joined
@@ -32,6 +32,7 @@ from cudadoctor.plan.remedies.torch import (
     installed_row,
     installed_variant,
     wished_torch,
+    with_own_torch,
 )
 from cudadoctor.render import shells
 from cudadoctor.solver.builds import Choice, best_build
@@ -135,6 +136,8 @@ def _steps(
     wanted, edits, notes = fields.pop("commands"), fields.pop("edits"), [fields.pop("note")]
     change, asked = fields.pop("packages"), fields.pop("variables")
     if change and (change := way_out.change(change)):
+        if environment.is_closed(machine):
+            change = with_own_torch(change, machine, knowledge)
         written = registry.write(machine, knowledge, change, wishes.manager)
         wanted, edits = wanted + written.commands, edits + written.edits
         if written.system and (first := way_out.commands(written.system)):

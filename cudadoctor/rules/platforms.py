@@ -172,7 +172,8 @@ def _unsupported(m: Machine) -> StrPair:
     if system != "Linux":
         return "", ""
     if need(m.platform.libc, "platform.libc") == "musl":
-        return "Alpine (musl)", "platform.libc"
+        alpine = m.platform.distro in (None, "alpine")
+        return "Alpine (musl)" if alpine else "Linux with musl", "platform.libc"
     if m.platform.glibc is not None and m.platform.glibc < _OLDEST_GLIBC:
         return f"glibc {m.platform.glibc}", "platform.glibc"
     return "", ""

@@ -263,6 +263,8 @@ def test_debian_brings_ensurepip_in_a_package_of_its_own() -> None:
     written = registry.write(machine(python=python, platform=debian), KB, DEFAULT)
     assert written.system[-1] == ("apt-get", "install", "-y", "python3.11-venv")
     assert "ensurepip" in written.commands[0] and written.manual is None
+    brew = {"base_prefix": "/home/linuxbrew/.linuxbrew/opt/python@3.11"}
+    assert not registry.write(machine(python=python | brew, platform=debian), KB, DEFAULT).system
 
 
 @pytest.mark.parametrize("url", ["", "::::", "http://[broken", "file:///srv/wheels"])

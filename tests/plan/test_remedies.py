@@ -20,10 +20,11 @@ from remedy_fixtures import (
 )
 
 from cudadoctor.installers import registry
-from cudadoctor.model.findings import Remedy, Risk
+from cudadoctor.model.findings import PackageChange, Remedy, Risk
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
 from cudadoctor.plan.remedies.process import side_of
+from cudadoctor.plan.remedies.torch import with_own_torch
 
 ALL = list(every_machine())
 
@@ -165,6 +166,18 @@ def test_the_last_torchaudio_stays_with_the_cuda_that_it_was_built_for(
     assert ("torchaudio==2.11.0" in found.packages.install) is kept
     assert ("torchaudio ended with 2.11.0" in (found.note or "")) is not kept
     assert kept or "torchaudio" in found.packages.remove
+
+
+def test_an_environment_that_is_made_for_a_companion_gets_the_installed_torch_too() -> None:
+    m = machine()
+    alone = PackageChange(install=("torchvision==0.29.1",), then=("numpy<2",))
+    found = with_own_torch(alone, m, KB)
+    assert found.install == ("torch==2.14.1", "torchvision==0.29.1")
+    assert found.then == ("numpy<2",)
+    whole = PackageChange(install=("torch==2.13.0",))
+    assert with_own_torch(whole, m, KB) is whole
+    none = machine(torch={"installed": False, "version": None, "build": None, "cuda": None})
+    assert with_own_torch(alone, none, KB) is alone
 
 
 def test_an_extension_that_breaks_with_the_new_torch_is_named() -> None:

@@ -233,8 +233,9 @@ def older_compiler(m: Machine, limit: OptInt) -> Remedies:
     if _is_conda(m):
         command = _conda(m, "install", "-c", "conda-forge", f"gcc={major}", f"gxx={major}")
         home = _home(m).get("CUDA_HOME")
-        own = _compilers(f"{home}/bin/gcc", f"{home}/bin/g++") if home else {}
-        return (step(risk=Risk.ENVIRONMENT, commands=(command,), variables=own, tool="conda"),)
+        named = _compilers(f"{home}/bin/gcc", f"{home}/bin/g++") if home else {}
+        changed = partial(step, risk=Risk.ENVIRONMENT, commands=(command,), tool="conda")
+        return (changed(variables=dict(named)),)
     if packages is None or not packages.older:
         text = f"Install g++ {major} and set CC, CXX and NVCC_CCBIN to its path."
         if family_of(m) == "nixos":
@@ -253,7 +254,7 @@ def older_compiler(m: Machine, limit: OptInt) -> Remedies:
         text = f"Install g++ {major} and set CC, CXX and NVCC_CCBIN to its path."
         return by_hand("older-compiler", title, text)
     variables = _compilers(f"{folder}/gcc{suffix}", f"{folder}/g++{suffix}")
-    newer = _as_root(m, "older-compiler", title, _install(m, package), variables)
+    newer = _as_root(m, "older-compiler", title, _install(m, package), dict(variables))
     return _systems_compiler(m, limit) or newer
 
 
@@ -261,7 +262,7 @@ def _compilers_of(m: Machine) -> tuple[int, int, int] | None:
     return _COMPILERS.get(f"{family_of(m)} {major_of(m)}")
 
 
-def _compilers(c: str, cxx: str) -> dict[str, OptStr]:
+def _compilers(c: str, cxx: str) -> dict[str, str]:
     return {"CC": c, "CXX": cxx, "NVCC_CCBIN": cxx}
 
 

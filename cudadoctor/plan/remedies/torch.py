@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import environment
-from cudadoctor.installers.requirement import COMPILED_HERE
+from cudadoctor.installers.requirement import COMPILED_HERE, name_of
 from cudadoctor.installers.tool import Written, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
@@ -200,6 +200,25 @@ def _comes(name: str, release: str, m: Machine, kb: Knowledge) -> bool:
     if name != "flash-attn" or not (known and torch and cuda and python):
         return builds_here(m)
     return kb.prebuilt_flash(Version(torch.public), cuda, python) == release or builds_here(m)
+
+
+def with_own_torch(change: PackageChange, m: Machine, kb: Knowledge) -> PackageChange:
+    """A change for an environment that is yet to be made: the installed torch goes there too."""
+    wanted = {name_of(requirement): requirement for requirement in (*change.install, *change.then)}
+    version, origin = m.torch.version, _origin(m, kb)
+    if "torch" in wanted or not wanted or version is None or not origin.variant:
+        return change
+    present = (package for package in map(m.package, COMPANIONS) if package)
+    pins = {item.name: f"{item.name}=={item.version.partition('+')[0]}" for item in present}
+    family = pins | {name: wanted[name] for name in (*COMPANIONS, "xformers") if name in wanted}
+    row = installed_row(m, kb)
+    return replace(
+        origin,
+        install=(f"torch=={version.public}", *family.values()),
+        then=tuple(wanted[name] for name in wanted if name not in family),
+        index=origin.index or change.index,
+        download_bytes=download_of(row, kb) if row else None,
+    )
 
 
 def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
