@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import re
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
 from cudadoctor.model.machine import OptBool, OptFloat, OptInt, OptVersion, Strings, Versions
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 OpenModules = Literal["only", "both", "none"]
 Served = Literal["native", "ptx"]
 
 _CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MEMORY = re.compile(r"\d+g(?:b|$)")
-_VIRTUAL = re.compile(r"-\d+[qcab]$")
+_VIRTUAL = re.compile(r"(?:-\d+)?-\d+[qcab](?:\d|me)?$")
+_SHARE = re.compile(
+    r"(?:grid )?(?:(rtx) ?(?:(a\d{4})|(\d{4})p?( ada)?)|([a-z]{1,2}\d{1,3})[a-z]{0,2})"
+)
+"""A board as the names of its shares write it: V100D, T4, RTXA6000, RTX6000P, RTX6000-Ada."""
+_WRITTEN = (
+    (re.compile(r".*\[(.+)\]"), r"\1"),
+    (re.compile(r"[()]| lite hash rate$|(?<=\w)(?: /|/(?=\d{4}$)).*"), ""),
+    (re.compile(r"(?<=\d{4})d\b"), " d"),
+    (re.compile(r"\bmobile\b"), "laptop"),
+    (re.compile(r" ada$"), " ada generation"),
+    (re.compile(r"^([rg]tx?) ?(?=\d)|^(?=mx\d)"), r"geforce \1 "),
+)
+"""How lists of PCI devices and people write a name -> how the driver writes it."""
 
 
 class GpuModel(Row, frozen=True):
@@ -62,11 +78,15 @@ class Architecture(Row, frozen=True):
 
 
 class _Models(Row, frozen=True):
-    """names: spelling -> number of the model, -1 for a name of several chips."""
+    """names: spelling -> number of the model, -1 for a name of several chips.
+
+    usual: name of several chips -> the capability of the board that nearly everybody has.
+    """
 
     models: tuple[GpuModel, ...]
     names: dict[str, int]
     devices: dict[str, tuple[int, ...]]
+    usual: dict[str, Version]
 
 
 class _Peaks(Row, frozen=True):
@@ -119,14 +139,47 @@ class Gpus:
         number = _number(name, self._gpus.names)
         if number is not None:
             return None if number < 0 else self._gpus.models[number]
-        return self._cut_off(name) if name.endswith("...") else None
+        if name.endswith("..."):
+            start = spellings(name.rstrip(". "))[0]
+            return self._alike(start) if len(start) > 4 else None
+        return self._share(name) or self._otherwise_written(name)
 
-    def _cut_off(self, name: str) -> GpuModel | None:
-        """Of a name that a table cut off, the first model, if all that begin so are alike."""
-        start = spellings(name.rstrip(". "))[0]
+    def gpus_by_name(self, name: str) -> tuple[GpuModel, ...]:
+        """Every model of that name, the most common board first; () for one that is not known."""
+        model = self.gpu_by_name(name)
+        if model is not None:
+            return (model,)
+        rows = sorted(self._gpus.models, key=lambda row: not self.is_usual(row))
+        texts = {*spellings(name), *rewritten(name)}
+        return tuple(row for row in rows if not texts.isdisjoint(spellings(row.name)))
+
+    def is_usual(self, model: GpuModel) -> bool:
+        """Whether a name of several chips nearly always means this one."""
+        return self._gpus.usual.get(model.name) == model.capability
+
+    def _share(self, name: str) -> GpuModel | None:
+        """The board of which a virtual GPU is a share: "GRID V100D-8Q", "RTX6000-Ada-48Q"."""
+        text = spellings(name)[0]
+        found = _SHARE.fullmatch(text)
+        shared = text.startswith("grid ") or text.endswith("d") or _VIRTUAL.search(name.lower())
+        if found is None or not shared:
+            return None
+        rtx, newer, number, ada, code = found.groups()
+        if rtx:
+            words = f"rtx {newer or number}" + (" ada generation" if ada else "")
+            return self.gpu_by_name(words if newer or ada else f"quadro {words}")
+        return self._alike(f"{code} ", f"tesla {code} ")
+
+    def _otherwise_written(self, name: str) -> GpuModel | None:
+        texts = (text for text in rewritten(name) if text in self._gpus.names)
+        number = self._gpus.names.get(next(texts, ""), -1)
+        return None if number < 0 else self._gpus.models[number]
+
+    def _alike(self, *starts: str) -> GpuModel | None:
+        """The first model whose name begins so, if all that do are alike."""
         known = self._gpus.names.items()
-        numbers = sorted({number for spelling, number in known if spelling.startswith(start)})
-        if len(start) < 5 or not numbers or numbers[0] < 0:
+        numbers = sorted({number for name, number in known if f"{name} ".startswith(starts)})
+        if not numbers or numbers[0] < 0:
             return None
         models = [self._gpus.models[number] for number in numbers]
         alike = {(model.capability, model.architecture, model.data_center) for model in models}
@@ -204,3 +257,11 @@ def spellings(name: str) -> Strings:
     exact = " ".join(words)
     short = " ".join(word for word in words if not _MEMORY.match(word))
     return (exact, short) if short and short != exact else (exact,)
+
+
+def rewritten(name: str) -> Iterator[str]:
+    """A name step by step as the driver would write it: "GA106 [GeForce RTX 3060]", "RTX 4090"."""
+    text = spellings(name)[0]
+    for pattern, plain in _WRITTEN:
+        text = " ".join(pattern.sub(plain, text).split())
+        yield text

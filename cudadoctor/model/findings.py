@@ -249,8 +249,19 @@ class BuildChoice(Struct, frozen=True, kw_only=True):
     why_not: tuple[Rejection, ...]
 
 
+class NoBuild(Struct, frozen=True, kw_only=True):
+    """Why no build could be chosen. next_command: prints what is missing; None if nothing is."""
+
+    reason: str
+    next_command: Command | None = None
+
+
 class Plan(Struct, frozen=True, kw_only=True):
-    """The steps in the order they are to be taken, and the build that they install."""
+    """The steps in the order they are to be taken, and the build that they install.
+
+    no_build: where torch is at fault and no build could be chosen.
+    """
 
     steps: tuple[Step, ...] = ()
     build: BuildChoice | None = None
+    no_build: NoBuild | None = None

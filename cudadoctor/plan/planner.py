@@ -14,6 +14,7 @@ from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import (
     BuildChoice,
     Diagnosis,
+    NoBuild,
     PackageChange,
     Plan,
     Remedies,
@@ -25,7 +26,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Machine, OptBool, OptStr
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
-from cudadoctor.model.trust import NOT_TAKEN, Exit, acting
+from cudadoctor.model.trust import NOT_TAKEN, Exit, acting, typed
 from cudadoctor.plan.remedies.process import in_notebook_note, keeper_of
 from cudadoctor.plan.remedies.torch import (
     install_torch,
@@ -43,6 +44,11 @@ Prescribed = list[tuple[str, Remedies]]
 """Causes with their remedies; "" where something was asked for that cures no cause."""
 
 _TORCH_STEPS = ("install-torch", "jetson-torch", "reinstall-torch")
+_BUILD_DECIDES = frozenset(
+    {"torch-missing", "torch-cpu-build", "torch-arch-unsupported-new", "torch-arch-unsupported-old"}
+    | {"torch-index-wrong", "torch-python-unsupported", "platform-unsupported", "jetson-build"}
+)
+"""Causes that another build of torch cures."""
 _PART_OF_TORCH = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _NEEDED = (
     "There is no known {wanted} wheel for this Python version on this system, so the installed "
@@ -66,6 +72,7 @@ def plan(
     ]
     cures = any(remedy.id == "install-torch" for _, found in prescribed for remedy in found)
     choice = None
+    about = any(finding.cause in _BUILD_DECIDES for finding in diagnosis.roots)
     if cures or (wishes.torch and is_met(wishes.torch, machine.torch) is not True):
         choice = best_build(machine, knowledge, keep=wishes.torch)
     pinned = next((release for _, found in prescribed if (release := _release_of(found))), None)
@@ -95,7 +102,16 @@ def plan(
             made for step in steps for made in _steps(step, machine, knowledge, wishes, way_out)
         ),
         build=build_choice(machine, choice) if choice else None,
+        no_build=no_build(choice or best_build(machine, knowledge)) if about or choice else None,
     )
+
+
+def no_build(choice: Choice) -> NoBuild | None:
+    """Why no build was chosen, and the command that prints what is missing; None if one was."""
+    if choice.build is not None:
+        return None
+    asks = typed(*choice.asks) if choice.asks else None
+    return NoBuild(reason=choice.why[0], next_command=asks)
 
 
 def _release_of(remedies: Remedies) -> OptStr:

@@ -40,7 +40,11 @@ def report(shown: Report) -> Json:
 
 def plan(plan: Plan) -> Json:
     """The plan as plain data."""
-    return {"steps": list(map(_step, plan.steps)), "build": to_builtins(plan.build)}
+    return {
+        "steps": list(map(_step, plan.steps)),
+        "build": to_builtins(plan.build),
+        "no_build": to_builtins(plan.no_build),
+    }
 
 
 def dumps(document: Json) -> str:

@@ -118,6 +118,8 @@ class _Page:
         build = self.shown.plan.build
         if finding is self.first and build and any(step.packages for _, step in steps):
             self.block(_prose(" ".join(map(self.say.spoken, build.why[:2]))))
+        if finding is self.first and (missing := summary.without_build(self.shown, self.say)):
+            self.block(_prose(missing))
         if finding.severity is Severity.INFO and self.shown.machine.look != "report":
             return
         if rows := evidence_rows(finding, self.say):

@@ -615,6 +615,16 @@ def _smoke(machine: Machine, say: Language) -> str:
 MOST_REASONS = 6
 
 
+def without_build(shown: Report, say: Language) -> OptStr:
+    """Why no build of torch was chosen, with the command that prints the missing fact."""
+    left = shown.plan.no_build
+    if left is None or left.next_command is None or shown.diagnosis.next_command:
+        return None
+    return (
+        f"{say.spoken(left.reason)} {say('To find out, run this:')} {' '.join(left.next_command)}"
+    )
+
+
 def rejection_reasons(rejections: Iterable[Rejection]) -> list[str]:
     """Why variants were rejected: those with the same reason together, MOST_REASONS at most."""
     by: dict[str, list[str]] = {}

@@ -49,6 +49,7 @@ from cudadoctor.solver.fit import (
     newest,
 )
 from cudadoctor.solver.reasons import every_rejection, rejections, why_none, why_this
+from cudadoctor.solver.supposed import ASK_GPU, ASK_SYSTEM, supposed, unlisted
 
 # --- where none fits: the nearest change that would let one fit ---------------------------------
 
@@ -276,6 +277,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     why: Strings
     why_not: tuple[Rejection, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    asks: Strings = ()
 
 
 def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -> Choice:
@@ -284,15 +286,27 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -
     keep: a constraint such as "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8". Without one the
     installed release is kept where any build of it fits.
     """
+    guess = supposed(machine, knowledge)
+    choices = [_best(possible, knowledge, keep) for possible in guess.machines]
+    builds = [choice.build for choice in choices]
+    if len({build and (build.torch, build.variant) for build in builds}) > 1:
+        return Choice(
+            build=None, why=(guess.differ or unlisted(machine, knowledge),), asks=guess.asks
+        )
+    # An index that is named serves wherever the default one does.
+    choice = min(choices, key=lambda choice: bool(choice.build and choice.build.default))
+    first, *more = choice.why
+    return replace(choice, why=(first, *guess.said, *more)) if choice.build else choice
+
+
+def _best(machine: Machine, knowledge: Knowledge, keep: OptStr) -> Choice:
+    """The same for a machine of which all is known that can be."""
     blocker = platform_blocker(machine)
     if blocker is not None:
         return _blocked(machine, knowledge, keep, _sentence(blocker))
     demand = demand_of(machine, knowledge)
     if demand.gpus == "unknown":
-        return Choice(
-            build=None,
-            why=("cudadoctor could not determine which NVIDIA GPU this machine has, if any.",),
-        )
+        return Choice(build=None, why=(unlisted(machine, knowledge),), asks=ASK_GPU)
     builds = tuple(_as_read(build, machine) for build in knowledge.builds_on(demand.platform))
     if not builds:
         text = f"There is no known torch build for {demand.platform}."
@@ -363,7 +377,7 @@ def _blocked(machine: Machine, knowledge: Knowledge, keep: OptStr, why: str) -> 
     if not change:
         known = here.system is not None and here.machine is not None
         more = (_NOBODY,) if known and platform_of(machine) is None else ()
-        return Choice(build=None, why=(why, *more))
+        return Choice(build=None, why=(why, *more), asks=() if known else ASK_SYSTEM)
     beyond = best_build(changed, knowledge, keep=keep)
     if beyond.build is None:
         return Choice(build=None, why=(why, *beyond.why), alternatives=beyond.alternatives)

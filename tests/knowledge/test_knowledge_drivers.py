@@ -113,6 +113,23 @@ def test_forward_compatibility_is_read_from_the_guide() -> None:
         ("Orin (nvgpu)", "8.7"),
         ("NVIDIA GB10", "12.1"),
         ("Tesla K80", "3.7"),
+        ("GRID V100D-8Q", "7.0"),
+        ("GRID T4-1B4", "7.5"),
+        ("NVIDIA A100D-4-40C", "8.0"),
+        ("A100D", "8.0"),
+        ("GRID P100C-12Q", "6.0"),
+        ("GRID M60-8Q", "5.2"),
+        ("NVIDIA RTX6000-Ada-48Q", "8.9"),
+        ("GRID RTX6000P-6Q", "7.5"),
+        ("NVIDIA RTXA6000-48Q", "8.6"),
+        ("NVIDIA H100XM-80C", "9.0"),
+        ("RTX 6000 Ada", "8.9"),
+        ("NVIDIA RTX 2000 Ada Generation Laptop GPU", "8.9"),
+        ("NVIDIA GeForce RTX 5090D", "12.0"),
+        ("NVIDIA TITAN X (Pascal)", "6.1"),
+        ("AD107M [GeForce RTX 4060 Max-Q / Mobile]", "8.9"),
+        ("GeForce RTX 3060 Lite Hash Rate", "8.6"),
+        ("rtx4090", "8.9"),
     ],
 )
 def test_a_gpu_is_known_by_the_name_that_the_driver_prints(name: str, capability: str) -> None:
@@ -124,11 +141,17 @@ def test_a_gpu_is_known_by_the_name_that_the_driver_prints(name: str, capability
 @pytest.mark.parametrize("name", ["GeForce GT 1030", "GeForce GTX 750 Ti", "GeForce GT 730"])
 def test_a_name_of_several_chips_decides_nothing(name: str) -> None:
     assert KB.gpu_by_name(name) is None
+    models = KB.gpus_by_name(f"NVIDIA {name}")
+    assert len({model.capability for model in models}) == 2
+    usual = [model for model in models if KB.is_usual(model)]
+    assert usual == ([] if name.endswith("730") else [models[0]])
 
 
 def test_an_unknown_name_is_unknown() -> None:
     assert KB.gpu_by_name("NVIDIA Graphics Device") is None
     assert KB.gpu_by_name("") is None
+    for name in ("NVIDIA X100D-8Q", "GRID T-8Q", "RTX 4000", "4090", "V100", "RTX 6000", "Ada"):
+        assert KB.gpu_by_name(name) is None
     assert spellings("") == ("",)
 
 

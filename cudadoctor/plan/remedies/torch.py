@@ -50,8 +50,31 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
         return jetson_torch(m, kb)
     choice = best_build(m, kb, keep=keep)
     if choice.build is not None:
-        return (remedy_for(choice.build, m, kb),)
+        remedy = remedy_for(choice.build, m, kb)
+        return (_of_any_release(remedy) if _leaves_release_open(choice.build, m, kb) else remedy,)
     return instead(m, kb, choice.alternatives, keep)
+
+
+def _leaves_release_open(build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
+    """Whether a report tells neither Python nor torch, and the index has nothing newer."""
+    if m.look != "report" or m.python.version or m.torch.version:
+        return False
+    return not any(
+        other.published and other.torch > build.torch
+        for other in kb.builds_on(build.platform)
+        if build.default or other.variant == build.variant
+    )
+
+
+def _of_any_release(remedy: Remedy) -> Remedy:
+    """Without a release: pip takes the newest one that has a wheel for the unknown Python."""
+    change = remedy.packages
+    if change is None:
+        return remedy
+    kind = "CPU" if change.variant == "cpu" else change.variant
+    names = tuple(name_of(requirement) for requirement in change.install)
+    title = f"Install the {kind} build of torch"
+    return replace(remedy, title=title, packages=replace(change, install=names, then=()))
 
 
 def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:

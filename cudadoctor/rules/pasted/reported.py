@@ -258,7 +258,7 @@ def _torch(m: Machine, kb: Knowledge) -> Remedies:
     """The build that fits, where the report says for what; on a Mac there is only one."""
     if m.platform.system == "Darwin":
         return install_packages("install-torch", "Install torch", "torch")
-    return install_torch(m, kb) if m.platform.system and m.gpus and m.python.version else ()
+    return install_torch(m, kb) if m.gpus else ()
 
 
 def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:

@@ -1,0 +1,99 @@
+"""What is supposed where a machine does not name its system, its processor or its GPU's chip.
+
+Each of these has few possibilities. Where all of them lead to one build, that build is given; where
+they differ, none is, and the one command is named that decides.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cudadoctor.knowledge import GpuModel, Knowledge
+from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
+from cudadoctor.solver.demand import capability_of, listed, nvidia_devices
+
+ASK_GPU = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv")
+ASK_SYSTEM = ("python", "-m", "platform")
+
+_WITH_ARM = re.compile(r"(?:NVIDIA )?(?:G[HB]\d|Thor|Orin|Xavier|Tegra|Jetson|DRIVE)")
+"""GPUs that share a package or a board with an ARM processor."""
+
+
+class Supposed(Struct, frozen=True, kw_only=True):
+    """What a machine may be. said: what that assumes; differ: what is said if the builds differ.
+
+    asks: the command that tells.
+    """
+
+    machines: tuple[Machine, ...]
+    said: Strings = ()
+    differ: OptStr = None
+    asks: Strings = ()
+
+
+def supposed(machine: Machine, knowledge: Knowledge) -> Supposed:
+    """The machine with what it does not tell, once for each possibility; itself if all is known."""
+    here, gpus = machine.platform, machine.gpus or ()
+    systems, said, differ, asks = [here], [], None, ASK_GPU
+    if here.system is None and here.machine is None and gpus:
+        systems = [replace(here, system=name, machine="x86_64") for name in ("Linux", "Windows")]
+        said = ["The operating system is unknown; the build is the same for Linux and Windows."]
+        differ = "The operating system is unknown, and Linux and Windows need different builds."
+        asks = ASK_SYSTEM
+    elif here.machine is None and here.system in ("Linux", "Windows"):
+        models = (knowledge.gpu_by_name(gpu.name or "") for gpu in gpus)
+        arm = here.jetson or any(model and _WITH_ARM.match(model.name) for model in models)
+        processor = "ARM" if arm and here.system == "Linux" else "x86-64"
+        systems = [replace(here, machine="aarch64" if processor == "ARM" else "x86_64")]
+        said = [f"The processor is unknown; this recommendation assumes {processor}."]
+    machines = [replace(machine, platform=platform) for platform in systems]
+    for number, gpu in enumerate(gpus):
+        models = () if capability_of(gpu, knowledge) else knowledge.gpus_by_name(gpu.name or "")
+        if not models:
+            continue
+        chips = list({model.capability: model for model in models}.values())
+        if knowledge.is_usual(models[0]):
+            chips = chips[:1]
+            said.append(
+                f"{models[0].name} is a name of several chips; this recommendation assumes the "
+                f"most common one (compute capability {models[0].capability})."
+            )
+        else:
+            differ, asks = _several(chips), ASK_GPU
+        machines = [_with_chip(known, number, chip) for known in machines for chip in chips]
+        if len(machines) > _MOST:
+            return Supposed(machines=(machine,), asks=asks)
+    return Supposed(machines=tuple(machines), said=tuple(said), differ=differ, asks=asks)
+
+
+_MOST = 8
+"""Of more possibilities none is tried."""
+
+
+def _several(chips: list[GpuModel]) -> str:
+    numbers = listed([str(chip.capability) for chip in sorted(chips, key=lambda c: c.capability)])
+    return (
+        f"{chips[0].name} is a name of several chips (compute capability {numbers}), which need "
+        "different builds."
+    )
+
+
+def _with_chip(machine: Machine, number: int, chip: GpuModel) -> Machine:
+    gpus: list[Gpu] = list(machine.gpus or ())
+    gpus[number] = replace(gpus[number], capability=chip.capability)
+    return replace(machine, gpus=tuple(gpus))
+
+
+def unlisted(machine: Machine, knowledge: Knowledge) -> str:
+    """Why nothing can be said of the GPUs, as a sentence."""
+    for gpu in machine.gpus or ():
+        if gpu.name and capability_of(gpu, knowledge) is None:
+            name = gpu.name.removeprefix("NVIDIA ")
+            return f"The compute capability of the {name} is unknown."
+    for device in () if machine.gpus else nvidia_devices(machine):
+        if not knowledge.gpus_by_pci(device.device_id):
+            return f"The NVIDIA GPU at {device.address} is unknown (device {device.device_id})."
+    return "cudadoctor could not determine which NVIDIA GPU this machine has, if any."
