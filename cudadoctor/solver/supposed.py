@@ -44,8 +44,8 @@ def supposed(machine: Machine, knowledge: Knowledge) -> Supposed:
         differ = "The operating system is unknown, and Linux and Windows need different builds."
         asks = ASK_SYSTEM
     elif here.machine is None and here.system in ("Linux", "Windows"):
-        models = (knowledge.gpu_by_name(gpu.name or "") for gpu in gpus)
-        arm = here.jetson or any(model and _WITH_ARM.match(model.name) for model in models)
+        boards = (knowledge.gpu_by_name(gpu.name or "") for gpu in gpus)
+        arm = here.jetson or any(board and _WITH_ARM.match(board.name) for board in boards)
         processor = "ARM" if arm and here.system == "Linux" else "x86-64"
         systems = [replace(here, machine="aarch64" if processor == "ARM" else "x86_64")]
         said = [f"The processor is unknown; this recommendation assumes {processor}."]

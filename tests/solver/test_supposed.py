@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from msgspec.structs import replace
 from packaging.version import Version
@@ -18,7 +20,12 @@ KB = knowledge.load()
 ASK_GPU = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv")
 
 
-def machine(name: str, system: str | None = "Linux", processor: str | None = "x86_64") -> Machine:
+System = Literal["Linux", "Windows"]
+
+
+def machine(
+    name: str, system: System | None = "Linux", processor: str | None = "x86_64"
+) -> Machine:
     return Machine(
         platform=Platform(system=system, machine=processor),
         python=Interpreter(version=Version("3.11.5")),
@@ -28,7 +35,7 @@ def machine(name: str, system: str | None = "Linux", processor: str | None = "x8
 
 
 def chosen(choice: Choice) -> tuple[str, str] | None:
-    return choice.build and (str(choice.build.torch), choice.build.variant)
+    return (str(choice.build.torch), choice.build.variant) if choice.build else None
 
 
 @pytest.mark.parametrize(
@@ -41,7 +48,7 @@ def chosen(choice: Choice) -> tuple[str, str] | None:
     ],
 )
 def test_an_unnamed_processor_is_that_of_the_gpus_board(
-    name: str, system: str, platform: str
+    name: str, system: System, platform: str
 ) -> None:
     choice = best_build(machine(name, system, None), KB)
     assert choice.build is not None
@@ -68,10 +75,8 @@ def test_an_unnamed_system_gets_the_build_that_both_have_from_an_index_that_both
 
 def test_where_linux_and_windows_differ_none_is_given() -> None:
     choice = best_build(machine("NVIDIA GeForce RTX 3090", None, None), KB)
-    on = [
-        best_build(machine("NVIDIA GeForce RTX 3090", system), KB)
-        for system in ("Linux", "Windows")
-    ]
+    both: tuple[System, ...] = ("Linux", "Windows")
+    on = [best_build(machine("NVIDIA GeForce RTX 3090", system), KB) for system in both]
     if chosen(on[0]) == chosen(on[1]):
         pytest.skip("the newest build is the same for both")
     assert choice.build is None
