@@ -5,7 +5,9 @@ is one line: its kind, a colon, and what was found. The kinds:
 
 - unknown, unfit: the build is in no table, or something stands against it; contested: it rests on
   code that another source denies, or on a cuDNN that refuses the GPU, although others do not.
-- newer, kept, wish: a newer build fits; the installed one was to be kept; the wish was not.
+- newer, kept, wish: a newer build fits, where none is installed; the installed one was to be kept;
+  the wish was not. lost, smaller: another build keeps more of the installed packages; another one
+  that keeps as much is closer to the installed release.
 - missed, way: nothing was chosen although a build fits; a way out does not lead to its build.
 - torch, vision, audio, companion, index, variant: the change installs something else, something
   that does not belong to this torch, or from another place. stale: something of the old torch
@@ -121,21 +123,118 @@ def _of_build(
         yield f"contested: {name} although {max(better, key=_order)} is not"
         return
     here = plain["installed"]
-    if here and plain["wish"] is None:
-        kept = [key for key in sound if key[0] == here["torch"]]
+    if here and plain["wish"] is None and not _last_resort(name, plain):
+        yield from _of_least(name, better, plain, reading)
+        kept = [key for key in sound if key[0] == name[0] == here["torch"]]
         if kept:
             yield from _of_kept(name, kept, here)
-            return
+        return
     newer = [key for key in better if numbers(key[0]) > numbers(name[0])]
     if newer and not _last_resort(name, plain):
         yield f"newer: {max(newer, key=_order)} fits, {name} was chosen"
 
 
 def _of_kept(name: tuple[str, str], kept: list[tuple[str, str]], here: Plain) -> Iterator[str]:
-    if name[0] != here["torch"]:
-        yield f"kept: {kept[0]} fits and its release is installed, {name} was chosen"
-    elif (name[0], here["variant"]) in kept and name[1] != here["variant"]:
+    same = (here["torch"], here["variant"])
+    if same in kept and name != same:
         yield f"kept: {here['variant']} is installed and fits, {name} was chosen"
+
+
+def _of_least(
+    name: tuple[str, str], fitting: list[tuple[str, str]], plain: Plain, reading: Reading
+) -> Iterator[str]:
+    """Whether the build keeps what can be kept, and is the closest of those that do."""
+    here, platform = plain["installed"], plain["platform"]
+    minors = sorted({numbers(row["torch"])[:2] for row in reading.builds})
+    place = minors.index(numbers(here["torch"])[:2])
+
+    def distance(key: tuple[str, str]) -> tuple[bool, bool, bool, bool, int, int]:
+        steps = minors.index(numbers(key[0])[:2]) - place
+        number, other = reading.number(*key, platform), key[0] != here["torch"]
+        gpus = reading.counting(plain) if plain["capabilities"] else []
+        slow = any(reading.code(number, gpu, sound=True) != "native" for gpu in gpus)
+        patch = -numbers(key[0])[2]
+        return other, other and slow, steps != 0, steps < 0, abs(steps), patch
+
+    lost = {key: _lost(key, plain, reading) for key in fitting}
+    least = min(map(len, lost.values()))
+    if len(lost[name]) > least:
+        best = next(key for key in fitting if len(lost[key]) == least)
+        yield f"lost: {name} loses {lost[name]}, {best} only {lost[best]}"
+        return
+    closest = min((key for key in fitting if len(lost[key]) == least), key=distance)
+    if distance(closest) < distance(name):
+        yield f"smaller: {closest} keeps as much, {name} was chosen"
+
+
+def _lost(key: tuple[str, str], plain: Plain, reading: Reading) -> list[str]:
+    """The installed packages of which no release works beside that build here.
+
+    Beside the build that is there, nothing is lost: what does not work, did not work before.
+    """
+    if key == (plain["installed"]["torch"], plain["installed"]["variant"]):
+        return []
+    row = reading.row(*key, plain["platform"])
+    assert row is not None
+    packages = plain["installed"]["packages"].items()
+    return [name for name, version in packages if not _lives(name, version, row, plain, reading)]
+
+
+def _lives(name: str, version: str, row: Row, plain: Plain, reading: Reading) -> bool:
+    here = plain["installed"]
+    if name == "torchaudio" and numbers(row["torch"]) > numbers(LAST_AUDIO):
+        last = reading.row(LAST_AUDIO, row["variant"], plain["platform"])
+        pythons = last["pythons"] if last else ()
+        return bool(last and (last["default"] or not row["default"]) and plain["python"] in pythons)
+    if name in ("torchvision", "torchaudio"):
+        return row[name] is not None and not reading.without_wheel(name, row[name], plain)
+    if name not in ("xformers", "flash-attn", "bitsandbytes"):
+        return True
+    majors = [numbers(cuda)[0] if cuda else None for cuda in (here["cuda"], row["cuda"])]
+    minors = [numbers(torch)[:2] for torch in (here["torch"], row["torch"])]
+    stays = majors[0] == majors[1] and minors[0] == minors[1]
+    if name == "flash-attn":
+        return stays or _has_flash(row, plain, reading)
+    known = [release for release in reading.around["releases"] if release["package"] == name]
+    if name == "xformers":
+        made = {release["version"]: release for release in reading.around["xformers"]}
+        if stays and (version not in made or row["cuda"] is None):
+            return True
+        fits = [
+            release
+            for release, binaries in made.items()
+            if binaries["torch"] == row["torch"] and row["cuda"] in (None, *binaries["cuda"])
+        ]
+        if stays and version in fits:
+            return True
+        places = {release["version"]: release for release in known}
+        return any(_comes(places.get(release), row, plain) for release in fits)
+    return any(
+        _comes(release, row, plain)
+        and not list(companion_against(name, release["version"], row, plain, reading))
+        for release in [*known, {"version": version}]
+    )
+
+
+def _comes(release: Row | None, row: Row, plain: Plain) -> bool:
+    """Whether a release has a wheel for this platform and Python, as far as it is known."""
+    places, python = ((release or {}).get(field) for field in ("platforms", "python"))
+    here = places is None or row["platform"] in places or "any" in places
+    return here and (not python or admits(python, plain["python"].rstrip("t")))
+
+
+def _has_flash(row: Row, plain: Plain, reading: Reading) -> bool:
+    if plain["platform"] != "linux_x86_64" or not row["cuda"] or plain["python"].endswith("t"):
+        return False
+    minor, python = row["torch"].rpartition(".")[0], numbers(plain["python"])
+    return any(
+        minor in release["torch"]
+        and release["cuda_major"] == numbers(row["cuda"])[0]
+        and numbers(release["python"].partition("-")[0])
+        <= python
+        <= numbers(release["python"].rpartition("-")[2])
+        for release in reading.around["flash_attn"]
+    )
 
 
 def _last_resort(name: tuple[str, str], plain: Plain) -> bool:

@@ -114,6 +114,9 @@ class Companions(TorchBuilds):
         pair = self._pair(name, base)
         if name == "torchaudio" and pair is None and base in self._releases:
             return (LAST_AUDIO,)
+        if name == "torchtext" and base in self._releases:
+            # Its last release declares torch>=2.3, and its library loads with 2.3 alone.
+            return (pair,) if pair else ()
         allowed = (
             row.version
             for row in self._companion_releases.get(name, {}).values()

@@ -510,7 +510,8 @@ class Limits(Section, frozen=True, kw_only=True):
 class Distribution(Section, frozen=True, kw_only=True):
     """An installed Python distribution that matters here.
 
-    requires: its Requires-Dist lines that name torch, numpy, triton, nvidia-* or cuda-*.
+    requires: its Requires-Dist lines that name torch, a companion of it, numpy, triton, nvidia-* or
+    cuda-*.
     cuda: CUDA that its files say they were built for (xformers, torchvision ...), where known.
     torch: the torch release that its files say they were built for, where known. A version of one
     part means that whole major (flash-attn names CUDA 12 only).

@@ -29,6 +29,7 @@ from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting, typed
 from cudadoctor.plan.remedies.process import in_notebook_note, keeper_of
 from cudadoctor.plan.remedies.torch import (
+    NEWEST,
     install_torch,
     installed_row,
     installed_variant,
@@ -303,7 +304,9 @@ def harmless(remedies: Remedies, m: Machine, kb: Knowledge) -> Remedies:
 
     Every package change is asked here, so that no single rule has to answer for it.
     """
-    return _each_once(sound for remedy in remedies for sound in _harmless(remedy, m, kb))
+    found = _each_once(sound for remedy in remedies for sound in _harmless(remedy, m, kb))
+    preferred = any(remedy.id == "install-torch" for remedy in found[:1])
+    return tuple(remedy for remedy in found if preferred or remedy.id != NEWEST)
 
 
 def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:

@@ -1,9 +1,11 @@
 """Which build of torch fits a machine.
 
 A build fits where it is known to be published, exists for the Python and the platform, needs no
-newer glibc, has code for every GPU that counts and runs with the driver. Of these the user's own
-release is kept, else the newest is taken; within a release the installed variant, else the default
-of the platform, else the newest CUDA that the driver brings itself, else the oldest.
+newer glibc, has code for every GPU that counts and runs with the driver. Of these the one is taken
+that changes least: it keeps what can be kept of the installed packages, then the installed release,
+its minor release, the next ones. Where no torch is installed, the newest is taken. Within a release
+it is the installed variant, else the default of the platform, else the newest CUDA that the driver
+brings itself, else the oldest.
 
 - A variant that was only announced never fits.
 - PTX counts where the driver's own CUDA level is at least the build's, and only PTX of the build's
@@ -28,6 +30,7 @@ from packaging.version import Version
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine, OptInt, OptStr, OptVersion, Strings, Versions
+from cudadoctor.solver.companions import given_up
 from cudadoctor.solver.demand import (
     NO_GPUS,
     allowed,
@@ -40,6 +43,7 @@ from cudadoctor.solver.demand import (
     seen_gpus,
 )
 from cudadoctor.solver.fit import (
+    RESORTS,
     Block,
     Case,
     block,
@@ -47,8 +51,10 @@ from cudadoctor.solver.fit import (
     conda_forge_cuda,
     is_installed,
     newest,
+    on_ptx,
+    rank,
 )
-from cudadoctor.solver.reasons import every_rejection, rejections, why_none, why_this
+from cudadoctor.solver.reasons import every_rejection, is_replaced, rejections, why_none, why_this
 from cudadoctor.solver.supposed import ASK_GPU, ASK_SYSTEM, supposed, unlisted
 
 # --- where none fits: the nearest change that would let one fit ---------------------------------
@@ -270,7 +276,8 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     why: short sentences. why_not: every other variant of the same release and of newer ones (where
     none fits: every variant that was asked for). alternatives: where none fits, what would let one
-    fit, the least change first.
+    fit, the least change first. newest: where the installed release cannot stay, the newest build
+    that fits, if it is another one.
     """
 
     build: TorchBuild | None
@@ -278,13 +285,14 @@ class Choice(Struct, frozen=True, kw_only=True):
     why_not: tuple[Rejection, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     asks: Strings = ()
+    newest: TorchBuild | None = None
 
 
 def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -> Choice:
     """The build of torch that fits this machine best, with the reasons.
 
-    keep: a constraint such as "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8". Without one the
-    installed release is kept where any build of it fits.
+    keep: a constraint such as "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8"; the newest release
+    that it allows is taken. Without one the build is taken that changes least.
     """
     guess = supposed(machine, knowledge)
     choices = [_best(possible, knowledge, keep) for possible in guess.machines]
@@ -319,23 +327,58 @@ def _best(machine: Machine, knowledge: Knowledge, keep: OptStr) -> Choice:
     case = Case(**asdict(demand), builds=builds, asked=builds, keep=keep)
     if keep is not None:
         return _constrained(case, keep)
-    return _answer(case, _unconstrained(case))
+    return _answer(*_unconstrained(case))
 
 
-def _unconstrained(case: Case) -> TorchBuild | None:
-    """The installed release where any build of it fits, else the newest that fits."""
-    version = case.machine.torch.version
-    found = None
-    if version is not None and not version.is_prerelease:
-        same = tuple(build for build in case.builds if build.torch.release == version.release)
-        # What another release has for certain is better than contested code of the installed one.
-        found = newest(same, case, desperate=case.gpus == "none")
-    return found or newest(case.builds, case)
+def _unconstrained(case: Case) -> tuple[Case, TorchBuild | None]:
+    """The build that changes least, or the newest where no torch is installed."""
+    torch = case.machine.torch
+    if torch.version is None or torch.installed is False:
+        return case, newest(case.builds, case)
+    if case.gpus == "none":
+        same = tuple(build for build in case.builds if build.torch.release == torch.version.release)
+        if build := newest(same, case):
+            return case, build
+    return _closest(torch.version, case)
+
+
+def _closest(installed: Version, case: Case) -> tuple[Case, TorchBuild | None]:
+    """The build that keeps most of what is installed, and of those the nearest release.
+
+    Packages count first, then the same release, the same minor release, the next minor release
+    above, the next below; of one minor release its newest patch.
+    """
+    order = sorted({build.torch.release[:2] for build in case.builds} | {installed.release[:2]})
+    here = order.index(installed.release[:2])
+
+    def distance(build: TorchBuild) -> tuple[bool, bool, bool, bool, int]:
+        steps = order.index(build.torch.release[:2]) - here
+        same = build.torch.release == installed.release
+        # Another release is taken for machine code, never for PTX alone while there is a choice.
+        return not same, not same and bool(on_ptx(build, case)), steps != 0, steps < 0, abs(steps)
+
+    for trusting, ignoring in RESORTS:
+        fits = [
+            build
+            for build in case.builds
+            if not block(build, case, trusting=trusting, ignoring=ignoring)
+        ]
+        fits.sort(key=lambda build: (*distance(build), -build.torch.micro, *rank(build, case)))
+        costs = {}
+        for build in fits:
+            costs[build] = given_up(build, case.machine, case.knowledge)
+            if not any(costs[build]):
+                break
+        if fits:
+            best = min(costs, key=lambda build: tuple(map(len, costs[build])))
+            kept = {*sum(costs[fits[0]], ())}.difference(*costs[best])
+            return replace(case, nearer=fits[0], costs=tuple(sorted(kept))), best
+    return case, None
 
 
 def _constrained(case: Case, keep: str) -> Choice:
     """The newest build that the constraint allows."""
-    case = replace(case, asked=allowed(keep, case.builds), free=_unconstrained(case))
+    case = replace(case, asked=allowed(keep, case.builds), free=_unconstrained(case)[1])
     if not case.asked:
         text = (
             f"There is no known torch release for {case.platform} that matches {keep}. The "
@@ -357,7 +400,13 @@ def _answer(case: Case, build: TorchBuild | None) -> Choice:
             why_not=every_rejection(case),
             alternatives=alternatives(case),
         )
-    return Choice(build=build, why=tuple(why_this(build, case)), why_not=rejections(build, case))
+    last = newest(case.asked, case, desperate=False)
+    return Choice(
+        build=build,
+        why=tuple(why_this(build, case)),
+        why_not=rejections(build, case),
+        newest=last if last and last.torch > build.torch and is_replaced(build, case) else None,
+    )
 
 
 def _as_read(build: TorchBuild, machine: Machine) -> TorchBuild:

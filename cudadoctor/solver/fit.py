@@ -9,7 +9,7 @@ from typing import Literal
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
-from cudadoctor.model.machine import Machine, OptStr, OptStrings, OptVersion, Versions
+from cudadoctor.model.machine import Machine, OptStr, OptStrings, OptVersion, Strings, Versions
 from cudadoctor.solver.demand import Demand, served
 
 Block = Literal[
@@ -174,7 +174,8 @@ class Case(Demand, frozen=True, kw_only=True):
 
     builds: all of the platform, newest first. keep: the constraint on the release. asked: builds
     that it allows. free: what would be chosen without it. whole: what the machine demands, where
-    the constraint leaves out its GPUs.
+    the constraint leaves out its GPUs. nearer: a build closer to the installed one that also fits;
+    costs: the installed packages that would be lost with it.
     """
 
     builds: tuple[TorchBuild, ...]
@@ -182,9 +183,11 @@ class Case(Demand, frozen=True, kw_only=True):
     keep: OptStr
     free: TorchBuild | None = None
     whole: Demand | None = None
+    nearer: TorchBuild | None = None
+    costs: Strings = ()
 
 
-_RESORTS: tuple[tuple[bool, tuple[Block, ...]], ...] = (
+RESORTS: tuple[tuple[bool, tuple[Block, ...]], ...] = (
     (False, ()),
     (False, ("cudnn",)),
     (True, ()),
@@ -199,7 +202,7 @@ def newest(
 
     desperate: where none does, take what is a last resort (see `block`).
     """
-    for trusting, ignoring in _RESORTS if desperate else _RESORTS[:1]:
+    for trusting, ignoring in RESORTS if desperate else RESORTS[:1]:
         fitting: list[TorchBuild] = []
         for build in builds:
             if fitting and build.torch != fitting[0].torch:
@@ -207,11 +210,11 @@ def newest(
             if block(build, case, trusting=trusting, ignoring=ignoring) is None:
                 fitting.append(build)
         if fitting:
-            return min(fitting, key=lambda build: _rank(build, case))
+            return min(fitting, key=lambda build: rank(build, case))
     return None
 
 
-def _rank(build: TorchBuild, case: Case) -> tuple[bool, bool, bool, bool, float]:
+def rank(build: TorchBuild, case: Case) -> tuple[bool, bool, bool, bool, float]:
     """What is preferred within a release: lower is better."""
     cuda, level = build.cuda, case.drive.cuda
     # Where no GPU is, the CPU build comes first, also where CUDA is the default of the platform.

@@ -13,7 +13,7 @@ from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import LAST_AUDIO
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import OptStr
-from cudadoctor.solver.demand import Demand, named, of_capability, seen_gpus, served
+from cudadoctor.solver.demand import Demand, listed, named, of_capability, seen_gpus, served
 from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, reason, ways_of
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
@@ -88,11 +88,16 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
             f"You can keep torch {build.torch}: its {build.variant} build is compatible with "
             "this machine."
         )
-    if near := _nearest(build, case):
+    if version is not None and is_replaced(build, case):
+        if case.costs and case.nearer:
+            return (
+                f"torch {_label(case.nearer)} is closer to your installed version, but it does "
+                f"not work with {listed(case.costs)}; {_label(build)} is the closest compatible "
+                "build that does."
+            )
         return (
-            f"No build of torch {near[0]} is compatible with this machine; {_label(build)} is "
-            f"the newest compatible build, and {_label(near[1])} is the closest to your "
-            "installed version."
+            f"No build of torch {version.public} is compatible with this machine; "
+            f"{_label(build)} is the closest compatible build."
         )
     if waits:
         return (
@@ -112,15 +117,12 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     )
 
 
-def _nearest(build: TorchBuild, case: Case) -> tuple[str, TorchBuild] | None:
-    """The installed release, of which nothing fits, and the oldest newer build that does."""
-    version = case.machine.torch.version
-    if version is None or case.machine.torch.installed is False or case.gpus != "some":
-        return None
-    since = [other for other in case.builds if version.release < other.torch.release]
-    fits = [other for other in since if block(other, case) is None]
-    near = next((other for other in reversed(fits) if not on_ptx(other, case)), None)
-    return None if near is None or near.torch == build.torch else (version.public, near)
+def is_replaced(build: TorchBuild, case: Case) -> bool:
+    """Whether the installed release gives way to another one."""
+    torch = case.machine.torch
+    if torch.version is None or torch.installed is False or case.gpus != "some" or case.keep:
+        return False
+    return torch.version.release != build.torch.release
 
 
 def _not_the_usual(build: TorchBuild, case: Case) -> Iterator[str]:

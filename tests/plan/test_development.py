@@ -211,9 +211,11 @@ def test_the_reasons_name_the_nearest_build_and_what_pip_would_bring() -> None:
     blackwell = [{"index": 0, "name": "NVIDIA GeForce RTX 5090", "capability": "12.0"}]
     choice = best_build(machine(gpus=blackwell, torch={"version": "2.6.0"}), KB)
     assert choice.build is not None
-    assert choice.build.torch > Version("2.7")
+    assert choice.build.torch == Version("2.7.1")
+    assert choice.newest is not None
+    assert choice.newest.torch > Version("2.7.1")
     assert choice.why[0].startswith("No build of torch 2.6.0 is compatible with this machine")
-    assert choice.why[0].endswith("2.7.0+cu128 is the closest to your installed version.")
+    assert choice.why[0].endswith("2.7.1+cu128 is the closest compatible build.")
     pascal = [{"index": 0, "name": "NVIDIA GeForce GTX 1080", "capability": "6.1"}]
     kept = best_build(machine(gpus=pascal), KB)
     assert kept.why[1].startswith("The default build (cu130) is not compatible: it has no code")

@@ -24,7 +24,7 @@ from cudadoctor.model.findings import PackageChange, Remedy, Risk
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
 from cudadoctor.plan.remedies.process import side_of
-from cudadoctor.plan.remedies.torch import with_own_torch
+from cudadoctor.plan.remedies.torch import remedy_for, with_own_torch
 
 ALL = list(every_machine())
 
@@ -180,13 +180,28 @@ def test_an_environment_that_is_made_for_a_companion_gets_the_installed_torch_to
     assert with_own_torch(alone, none, KB) is alone
 
 
+def test_a_companion_without_a_release_for_that_torch_is_taken_out_and_named() -> None:
+    m = machine()
+    assert m.packages is not None
+    text = type(m.packages[0])(name="torchtext", version="0.18.0", requires=("torch>=2.3.0",))
+    m = msgspec.structs.replace(m, packages=(*m.packages, text))
+    build = KB.build_of(Version("2.15.0"), "cu132", "linux_x86_64")
+    assert build is not None
+    found = remedy_for(build, m, KB)
+    assert found.packages is not None
+    assert not any("torchtext" in requirement for requirement in found.packages.install)
+    assert "torchtext" in found.packages.remove
+    assert "torchtext has no release" in (found.note or "")
+
+
 def test_an_extension_that_breaks_with_the_new_torch_is_named() -> None:
-    m = machine(driver=OLD_DRIVER | {"cuda": "12.2"})
+    m = machine()
     assert m.packages is not None
     flash = type(m.packages[0])(name="flash-attn", version="2.8.3", requires=("torch",))
     m = msgspec.structs.replace(m, packages=(*m.packages, flash))
-    (found,) = remedies.install_torch(m, KB)
-    assert "flash-attn 2.8.3" in (found.note or "")
+    build = KB.build_of(Version("2.15.0"), "cu126", "linux_x86_64")
+    assert build is not None
+    assert "flash-attn 2.8.3" in (remedy_for(build, m, KB).note or "")
 
 
 def test_the_download_is_announced() -> None:

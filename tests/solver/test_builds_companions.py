@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from packaging.version import Version
 from remedy_fixtures import KB, machine
@@ -13,6 +14,7 @@ from cudadoctor.model.findings import PackageChange, Remedy
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
 from cudadoctor.plan.remedies.torch import remedy_for
+from cudadoctor.solver.builds import best_build
 
 LINUX, ARM, WINDOWS = "linux_x86_64", "linux_aarch64", "windows_amd64"
 
@@ -222,3 +224,86 @@ def test_xformers_alone_comes_for_the_cuda_of_the_installed_torch() -> None:
 def test_a_torch_of_numpy_1_gets_one(torch: str, numpy: str, pinned: bool) -> None:
     m = holding(numpy, python={"version": "3.11.4"})
     assert ("numpy<2" in change_of(moved(m, torch, "cu121")).then) is pinned
+
+
+# --- the smallest change that cures ---------------------------------------------------------------
+
+BLACKWELL: dict[str, Any] = {
+    "gpus": [{"index": 0, "name": "NVIDIA GeForce RTX 5090", "capability": "12.0"}],
+    "driver": {"kernel": "580.95.05", "library": "580.95.05", "cuda": "13.0"},
+}
+
+
+def chosen(*packages: str, torch: str, cuda: str, **more: Any) -> tuple[str, tuple[str, ...]]:
+    """The build that is prescribed, and what is installed with it, without torch."""
+    m = holding(*packages, torch=torch, cuda=cuda, **(BLACKWELL | more))
+    remedy = remedies.install_torch(m, KB)[0]
+    change = change_of(remedy)
+    return f"{change.install[0]}+{change.variant}", (*change.install[1:], *change.then)
+
+
+def test_the_next_release_that_keeps_every_companion_is_preferred_to_the_newest() -> None:
+    packages = ("torchvision 0.21.0", "torchaudio 2.6.0", "xformers 0.0.29.post2")
+    torch, others = chosen(*packages, torch="2.6.0+cu124", cuda="12.4")
+    assert torch == "torch==2.7.1+cu128"
+    assert {"torchvision==0.22.1", "torchaudio==2.7.1", "xformers==0.0.31.post1"} <= {*others}
+    # Nothing keeps it where it is: without a torch, the newest comes.
+    empty = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    fresh = machine(**(BLACKWELL | {"torch": empty, "packages": []}))
+    (newest,) = remedies.install_torch(fresh, KB)
+    assert newest.packages is not None
+    assert newest.packages.install[0] > "torch==2.14"
+
+
+def wanting(m: Machine, name: str, *requires: str) -> Machine:
+    """The machine with another package that requires this."""
+    assert m.packages is not None
+    other = type(m.packages[0])(name=name, version="1.0", requires=requires)
+    return msgspec.structs.replace(m, packages=(*m.packages, other))
+
+
+ON_2_6: dict[str, Any] = {"torch": "2.6.0+cu124", "cuda": "12.4", **BLACKWELL}
+
+
+def test_a_nearer_release_gives_way_to_one_that_keeps_more() -> None:
+    m = wanting(holding("xformers 0.0.29.post2", **ON_2_6), "vllm", "torch==2.8.0")
+    first, newest = remedies.install_torch(m, KB)
+    assert change_of(first).install[0] == "torch==2.8.0"
+    assert newest.id == "install-newest-torch"
+    why = best_build(m, KB).why[0]
+    assert why.startswith("torch 2.7.1+cu128 is closer to your installed version")
+    assert "does not work with vllm; 2.8.0+cu128 is" in why
+
+
+def test_what_no_build_can_keep_decides_nothing() -> None:
+    # torchtext ended with torch 2.3.
+    torch, _ = chosen("torchtext 0.18.0", torch="2.3.1+cu121", cuda="12.1")
+    assert torch == "torch==2.7.1+cu128"
+
+
+def test_a_companion_keeps_the_release_that_another_package_pins() -> None:
+    m = holding("xformers 0.0.29.post2", **ON_2_6)
+    assert "xformers==0.0.31.post1" in change_of(remedies.install_torch(m, KB)[0]).install
+    pinned = wanting(m, "vllm", "torch==2.8.0", "xformers==0.0.32.post2")
+    assert "xformers==0.0.32.post2" in change_of(remedies.install_torch(pinned, KB)[0]).install
+
+
+def test_what_an_extra_or_another_system_asks_for_is_no_demand() -> None:
+    lines = ("torch==2.9.0; extra == 'all'", "torch==2.9.0; sys_platform == 'win32'")
+    m = wanting(holding(**ON_2_6), "somebody", *lines)
+    assert change_of(remedies.install_torch(m, KB)[0]).install[0] == "torch==2.7.1"
+    here = wanting(holding(**ON_2_6), "somebody", "torch==2.9.0; sys_platform == 'linux'")
+    assert change_of(remedies.install_torch(here, KB)[0]).install[0] == "torch==2.9.0"
+
+
+def test_another_variant_of_the_same_release_comes_before_another_release() -> None:
+    volta = [{"index": 0, "name": "Tesla V100", "capability": "7.0"}]
+    torch, _ = chosen(torch="2.14.1+cu130", cuda="13.0", gpus=volta)
+    assert torch == "torch==2.14.1+cu126"
+
+
+def test_an_older_release_is_taken_only_where_no_newer_one_fits() -> None:
+    kepler = [{"index": 0, "name": "Tesla K80", "capability": "3.7"}]
+    old = {"kernel": "470.256.02", "library": "470.256.02", "cuda": "11.4"}
+    torch, _ = chosen(torch="2.5.1+cu121", cuda="12.1", gpus=kepler, driver=old)
+    assert torch.startswith("torch==2.") and torch < "torch==2.5"

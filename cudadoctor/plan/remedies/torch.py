@@ -16,17 +16,18 @@ from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
 from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits, cut
-from cudadoctor.plan.remedies.companions import (
+from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
+from cudadoctor.plan.remedies.process import builds_here, keeper_of
+from cudadoctor.solver.builds import Alternative, Choice, best_build
+from cudadoctor.solver.companions import (
     caveats,
     collides,
+    companions_for,
     download_of,
     fate_of,
     kept_by_others,
     only_for_torch,
 )
-from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
-from cudadoctor.plan.remedies.process import builds_here, keeper_of
-from cudadoctor.solver.builds import Alternative, Choice, best_build
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
     named,
@@ -36,13 +37,16 @@ from cudadoctor.solver.demand import (
     seen_gpus,
     variables_for,
 )
-from cudadoctor.solver.reasons import companion_of, last_audio
+from cudadoctor.solver.reasons import companion_of
 
 _step = partial(Remedy, risk=Risk.ENVIRONMENT)
 
+NEWEST = "install-newest-torch"
+"""The id of the other way to `install-torch`, dropped where that one is not the preferred way."""
+
 
 def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
-    """The build of torch that fits this machine, with its companions.
+    """The build of torch that fits this machine, with its companions; the newest as another way.
 
     Where none fits, what would let one fit; () where nothing would.
     """
@@ -51,7 +55,15 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     choice = best_build(m, kb, keep=keep)
     if choice.build is not None:
         remedy = remedy_for(choice.build, m, kb)
-        return (_of_any_release(remedy) if _leaves_release_open(choice.build, m, kb) else remedy,)
+        if _leaves_release_open(choice.build, m, kb):
+            remedy = _of_any_release(remedy)
+        others = (choice.newest,) if choice.newest else ()
+        title = "Install the newest compatible build, torch {0.torch} ({0.variant})"
+        newest = (
+            replace(remedy_for(build, m, kb), id=NEWEST, title=title.format(build))
+            for build in others
+        )
+        return (remedy, *newest)
     return instead(m, kb, choice.alternatives, keep)
 
 
@@ -281,28 +293,6 @@ def _made(made: Written, note: OptStr = None) -> Json:
     """The fields of a step that makes an environment. note: what is said first."""
     note = joined(note, made.note)
     return {"commands": made.commands, "manual": made.manual, "tool": made.tool, "note": note}
-
-
-def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, OptStr]:
-    """The companions to install with a build -> their release, None where there is none."""
-    wanted = [name for name in COMPANIONS if m.package(name)]
-    if m.torch.installed is False and not wanted:
-        wanted = ["torchvision"] if build.torchvision else []
-    return {name: _taken(name, build, m, kb) for name in wanted}
-
-
-def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
-    """The release; None where it refuses this very Python, or has no wheel for it here."""
-    release, python = companion_of(name, build, kb), m.python.version
-    if release is None or python is None:
-        return release
-    last = last_audio(build, kb) if name == "torchaudio" else None
-    if last and python_of(m) not in (None, *last.pythons):
-        return None
-    if kb.lacks_wheel(name, release, python_of(m) or "", build.platform):
-        return None
-    wanted = kb.companion_python(name, release)
-    return release if not wanted or len(python.release) < 3 or admits(wanted, python) else None
 
 
 def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:

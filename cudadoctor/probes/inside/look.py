@@ -32,7 +32,7 @@ NAMES = frozenset(
     "ninja setuptools pip wheel uv ipykernel mkl libtorch cudatoolkit cudnn nccl liger-kernel "
     "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()
 )
-NEEDS = ("torch", "pytorch", "nvidia-", "cuda-", "triton")
+NEEDS = ("torch", "pytorch", "nvidia-", "cuda-", "triton", "xformers", "flash-attn")
 # What torch imports, with its first optimizer, by 2.13 and 2.14: of Python's own, then of others.
 TORCH_IMPORTS = frozenset(
     "argparse array ast asyncio atexit base64 binascii bisect bz2 cProfile calendar cmath "

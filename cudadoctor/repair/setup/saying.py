@@ -12,7 +12,6 @@ from cudadoctor.installers.tool import Command, Recipe, Wanted
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.machine import Machine, OptInt, OptStr
 from cudadoctor.model.trust import typed
-from cudadoctor.plan.remedies.companions import download_of
 from cudadoctor.render import inert, shells, summary
 from cudadoctor.render.shells import ShellName, shell_of
 from cudadoctor.render.terminal import Line
@@ -20,6 +19,7 @@ from cudadoctor.repair.begin import shown as bytes_shown
 from cudadoctor.repair.begin import unpacked
 from cudadoctor.repair.setup.choosing import Chosen, NoWay
 from cudadoctor.solver.builds import Choice
+from cudadoctor.solver.companions import download_of
 
 
 class Room(Struct, frozen=True, kw_only=True):

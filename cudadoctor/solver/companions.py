@@ -1,4 +1,4 @@
-"""Packages with code for one torch that are installed: what becomes of each when torch changes.
+"""Packages that belong to torch and are installed: what becomes of each when torch changes.
 
 The release that the tables hold for the new torch goes into the same change. Where they hold none,
 a package whose code is bound to the old torch is taken out (its import would end in an error) or,
@@ -6,7 +6,8 @@ with the fitting nvcc at hand, rebuilt; a sentence says which.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -23,7 +24,16 @@ from cudadoctor.model.machine import (
     OptVersion,
     Strings,
 )
-from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, admits, cut
+from cudadoctor.model.requirements import (
+    COMPANIONS,
+    EXTENSIONS,
+    TORCH_FAMILY,
+    Asked,
+    admits,
+    cut,
+    marker_holds,
+    marker_variables,
+)
 from cudadoctor.model.versions import version_of
 from cudadoctor.solver.demand import (
     demand_of,
@@ -34,8 +44,8 @@ from cudadoctor.solver.demand import (
     seen_gpus,
     variables_for,
 )
-from cudadoctor.solver.fit import block
-from cudadoctor.solver.reasons import without_cudnn
+from cudadoctor.solver.fit import block, is_installed
+from cudadoctor.solver.reasons import companion_of, last_audio, without_cudnn
 
 PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv")
 """The compiled parts of torch-geometric, which itself is plain Python and stays."""
@@ -99,8 +109,18 @@ class Question(NamedTuple):
         return None if known is None else self.build.cuda in (None, *known)
 
     def fitting(self) -> Strings:
-        """The releases for the new torch that run here, the newest first."""
-        return tuple(filter(self.runs_here, self.kb.companion(self.package.name, self.build.torch)))
+        """The releases for the new torch that run here, the newest first.
+
+        Those that every other package admits, where there are any.
+        """
+        name = self.package.name
+        found = tuple(filter(self.runs_here, self.kb.companion(name, self.build.torch)))
+        pins = [
+            asked.specifier
+            for package in self.machine.packages or ()
+            for asked in _asked_by(package, (name,), self.machine)
+        ]
+        return tuple(one for one in found if all(_admitted(pin, one) for pin in pins)) or found
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
@@ -239,6 +259,94 @@ JUDGED = frozenset(_JUDGES)
 """Packages whose fate is decided here; of others with compiled code a sentence warns."""
 
 
+def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, OptStr]:
+    """The companions to install with a build -> their release, None where there is none."""
+    wanted = [name for name in COMPANIONS if m.package(name)]
+    if m.torch.installed is False and not wanted:
+        wanted = ["torchvision"] if build.torchvision else []
+    return {name: _taken(name, build, m, kb) for name in wanted}
+
+
+def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
+    """The release; None where it refuses this very Python, or has no wheel for it here."""
+    release, python = companion_of(name, build, kb), m.python.version
+    if release is None or python is None:
+        return release
+    last = last_audio(build, kb) if name == "torchaudio" else None
+    if last and python_of(m) not in (None, *last.pythons):
+        return None
+    if kb.lacks_wheel(name, release, python_of(m) or "", build.platform):
+        return None
+    wanted = kb.companion_python(name, release)
+    return release if not wanted or len(python.release) < 3 or admits(wanted, python) else None
+
+
+class GivenUp(NamedTuple):
+    """What does not work beside a build any more.
+
+    lost: no release of it fits. moved: another release of its own would, which nothing brings here.
+    """
+
+    lost: Strings = ()
+    moved: Strings = ()
+
+
+def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
+    """The installed packages that a change to this build costs.
+
+    A companion that comes along in another release costs nothing, unless another package pins it.
+    The installed build costs nothing: what does not work with it did not work before.
+    """
+    if is_installed(build, m):
+        return GivenUp()
+    releases = {"torch": str(build.torch)} | companions_for(build, m, kb)
+    fates = {package.name: fate_of(package, build, m, kb) for package in m.packages or ()}
+    for name, fate in fates.items():
+        if fate and fate.leaves:
+            releases[name] = fate.pin and fate.pin.partition("==")[2]
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for package in m.packages or ():
+        if package.name not in TORCH_FAMILY and not fates[package.name]:
+            refuses = any(
+                not _admitted(asked.specifier, releases[asked.name])
+                for asked in _asked_by(package, releases, m)
+            )
+            if refuses or _was_compiled_for_other(package, build, m):
+                found[bool(kb.companion(package.name, build.torch))].append(package.name)
+    lost = (name for name, release in releases.items() if release is None)
+    return GivenUp((*lost, *found[False]), tuple(found[True]))
+
+
+def _admitted(specifier: str, release: OptStr) -> bool:
+    """Whether a package that asks for this works with that release; None for one that goes."""
+    version = version_of(release) if release else None
+    return version is not None and admits(specifier, version)
+
+
+def _asked_by(package: Distribution, names: Collection[str], m: Machine) -> Iterator[Asked]:
+    """What a package requires of these here, without what only its extras ask for."""
+    for asked in filter(None, map(_cut, package.requires)):
+        counts = asked.name in names and "extra" not in asked.marker
+        if counts and (not asked.marker or marker_holds(asked.marker, marker_variables(m))):
+            yield asked
+
+
+_cut = lru_cache(maxsize=4096)(cut)
+
+
+def _was_compiled_for_other(package: Distribution, build: TorchBuild, m: Machine) -> bool:
+    """Whether it has compiled code that is bound to another torch than the build."""
+    if package.name not in EXTENSIONS - JUDGED or not _changes(build, m):
+        return False
+    if _major(package.cuda) not in (None, _major(build.cuda)):
+        return True
+    if package.torch is None:
+        # Who requires exactly one torch was built for it.
+        exact = (asked.specifier for asked in _asked_by(package, ("torch",), m))
+        return not any(text.startswith("==") and admits(text, build.torch) for text in exact)
+    return package.torch.release[:2] != build.torch.release[:2]
+
+
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 _LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)-cu(?P<major>\d+)")
 _TORCH_WHEELS = ("nvidia-", "cuda-", "triton", "pytorch-triton")
@@ -300,11 +408,8 @@ def _needed_by(
 
 def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed packages whose compiled code will not fit the new torch."""
-    for package in (m.packages or ()) if _changes(build, m) else ():
-        made_for, fits = package.torch, _major(package.cuda) in (None, _major(build.cuda))
-        fits = fits and made_for is not None and made_for.release[:2] == build.torch.release[:2]
-        fits = fits or _pins(package, build.torch)
-        if package.name in EXTENSIONS - JUDGED and not fits:
+    for package in m.packages or ():
+        if _was_compiled_for_other(package, build, m):
             fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
             after = f"for torch {build.torch}, install {package.name} {fitting}."
             if fitting == package.version:
@@ -352,13 +457,6 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
                 f"{owner} needs {wheel}, which installs into the same folder as the new "
                 f"libraries. If you need {owner} as well, use a new environment."
             )
-
-
-def _pins(package: Distribution, torch: Version) -> bool:
-    """Whether it requires exactly that torch, which it was built for then."""
-    lines = (line for line in map(cut, package.requires) if line and "extra" not in line.marker)
-    exact = (line.specifier for line in lines if line.name == "torch")
-    return any(text.startswith("==") and admits(text, torch) for text in exact)
 
 
 LIBRARIES_BYTES = 2_000_000_000
