@@ -173,7 +173,17 @@ def test_a_build_against_the_wish_is_noticed() -> None:
 def test_leaving_an_installed_release_that_fits_is_noticed() -> None:
     kept = _made(installed=_installed("2.8.0", "cpu", None))
     assert _kinds(kept) == set()
-    assert "kept" in _kinds(_with_build(kept, _row("2.14.1", "cu130")))
+    assert "smaller" in _kinds(_with_build(kept, _row("2.14.1", "cu130")))
+    present = _made(installed=_installed("2.8.0", "cu128", "12.8"))
+    assert _kinds(present) == set()
+    assert "kept" in _kinds(_with_build(present, _row("2.8.0", "cu126")))
+
+
+def test_losing_a_package_that_another_build_keeps_is_noticed() -> None:
+    # xformers has a release for 2.10, none for 2.14.
+    kept = _made(installed=_installed("2.10.0", "cpu", None, {"xformers": "0.0.35"}))
+    assert _kinds(kept) == set()
+    assert "lost" in _kinds(_with_build(kept, _row("2.14.1", "cu130")))
 
 
 def test_choosing_nothing_although_a_build_fits_is_noticed() -> None:
