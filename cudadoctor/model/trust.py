@@ -312,12 +312,13 @@ _GROUPS = r"(?:video|render|nvidia)(?:,(?:video|render|nvidia)){0,2}"
 _WRITTEN = (
     r"/etc/(?:modprobe\.d/[A-Za-z0-9_.-]+\.conf|security/limits\.d/90-(?:nofile|memlock)\.conf|default/grub"
     r"|udev/rules\.d/71-nvidia-dev-char\.rules|rpm/macros\.nvidia-kmod"
-    r"|modules-load\.d/nvidia-uvm\.conf"
+    r"|modules-load\.d/nvidia-uvm\.conf|ld\.so\.conf\.d/ld\.wsl\.conf"
     r"|apt/sources\.list\.d/nvidia-container-toolkit\.list)"
 )
 _LINE = (
     rf"|# replaces {_MODPROBE}|blacklist (?:nouveau|nova_core)|options nouveau modeset=0"
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
+    r"|/usr/lib/wsl/lib"
     r"|nvidia_uvm|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
     r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
     r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX (?:iommu=pt|pci=realloc)"'
@@ -379,7 +380,7 @@ _OF_DRIVERS = frozenset(
     --enable --rebuild dup --add-repo --set-enabled --allowerasing --allow-downgrades
     --auto-agree-with-licenses stop on-demand reinstall distro-sync dist-upgrade config-manager
     repos crb clone -siD graphics hybrid --mode Hybrid --oldpackage nvlsm ib_umad
-    /var/lib/nvidia-pubkeys MOK-nvidia-*.der mokutil
+    -Sy void-repo-nonfree /var/lib/nvidia-pubkeys MOK-nvidia-*.der mokutil
     nvidia-gridd nvidia-suspend nvidia-resume nvidia-hibernate
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
     /var/cache/apt/archives/cuda-keyring.deb

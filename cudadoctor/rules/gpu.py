@@ -198,6 +198,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
             m,
             kb,
             silent,
+            wanted if older else None,
             upgrade_driver(m, kb, wanted)
             if wanted is not None and newer
             else install_driver(m, kb),
@@ -206,7 +207,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
 
 
 def _beside_another(
-    m: Machine, kb: Knowledge, silent: tuple[PciGpu, ...], ways: Remedies
+    m: Machine, kb: Knowledge, silent: tuple[PciGpu, ...], wanted: OptInt, ways: Remedies
 ) -> Remedies:
     """The same, with what a user of the other GPU has to know first."""
     live, archs = live_gpus(m), m.torch.archs
@@ -224,6 +225,18 @@ def _beside_another(
     if archs and missed and not serves_all(archs, missed, m.torch.version, m.torch.cuda, kb):
         said += f" torch {m.torch.text or m.torch.version} was not built for the other GPU. To "
         said += "use both GPUs, you also need a build that supports them."
+    cuda = m.torch.cuda
+    floor = kb.oldest_driver(cuda, "Linux") if cuda else None
+    if wanted and cuda and floor and (floor.driver.branch or 0) > wanted:
+        # Its last driver would take the working GPU away from this torch.
+        lost = f"With this driver, PyTorch no longer works on the {name}."
+        title = f"Leave the driver as it is and use the {name}"
+        text = (
+            f"CUDA {cuda.major} builds of torch do not run with driver {wanted}, the last one for "
+            "the other GPU."
+        )
+        kept = by_hand("keep-driver", title, text)
+        return (*kept, *(replace(way, note=lost) for way in ways))
     return tuple(replace(way, note=said) for way in ways)
 
 

@@ -285,7 +285,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 INSTALLS = {"install", "uninstall", "remove", "add", "-R", "-Syu"}
 REQUIRED = {"typing-extensions", "filelock", "fsspec", "jinja2", "mpmath", "networkx", "sympy"}
 SYSTEM = re.compile(
-    r"(?:lib|xorg-x11-drv-|akmod-)?(?:nvidia|cuda)-[a-zG0-9.-]*|(?:linux-headers|kernel-devel)-.*"
+    r"(?:lib|xorg-x11-drv-|akmod-)?(?:nvidia|cuda)-[a-zG0-9.-]*|(?:linux-headers|kernel-devel|linux-modules-nvidia)-.*"
     r"|python3(?:\.\d+|\d*)-(?:dev|devel|venv)|gcc\d+(?:-c)?|gcc-toolset-\d+-gcc-c"
     r"|microsoft\.vcredist\.2015"
     r"|kmod-nvidia-(?:open-)?\d{3}[\d.]*-\d[\d.]*-\d[\d.]*|linux\d+-nvidia(?:-\d{3}xx)?"

@@ -183,9 +183,13 @@ def _aligned(m: Machine) -> Remedies:
         title = f"Install version {kernel} of the driver libraries to match the kernel module"
         return (step(title=title, **_by(pair, _HELD_BACK)),)
     modules = all(name.startswith(("kmod-", "akmod-")) for name in behind)
+    sources = [name for name in behind if name.startswith("akmod-")]
     if family in ("rhel", "amazon", "fedora") and behind and modules:
-        commands = (("dnf", "upgrade", "-y", "--refresh", *behind),)
-        title = f"Update {listed(tuple(behind))} to {library}"
+        # What akmods builds here comes from no repository.
+        updated = sources or behind
+        commands: tuple[Strings, ...] = (("dnf", "upgrade", "-y", "--refresh", *updated),)
+        commands += commands_in("akmods --force --rebuild") if sources else ()
+        title = f"Update {listed(tuple(updated))} to {library}"
         return (step(title=title, reboot=True, **_by(commands, _LOCKED)),)
     return ()
 
@@ -199,22 +203,32 @@ def _aligned_by_apt(m: Machine) -> Remedies:
     behind = [package for package in own if str(newest) not in package.version]
     packagers = {"ubuntu" in package.version for package in own}
     branches = {found[1] for package in behind if (found := _OF_BRANCH.search(package.name))}
-    prebuilt = any(_PREBUILT.match(package.name) for package in own)
-    if not 0 < len(behind) < len(own) or len(packagers) > 1 or prebuilt:
+    names, note = [package.name for package in own if _PREBUILT.match(package.name)], _HELD_BY_APT
+    if names and m.driver.library != newest:
         return ()
-    if branches - {str(newest.branch)}:
-        return ()
-    names = [package.name for package in behind]
+    if names:
+        note = _BUILT_BY_DKMS.format(series=_prebuilt(m))
+    else:
+        # The version of prebuilt modules is that of their kernel: it tells nothing.
+        if not 0 < len(behind) < len(own) or len(packagers) > 1:
+            return ()
+        if branches - {str(newest.branch)}:
+            return ()
+        names = [package.name for package in behind]
     step = Remedy(
         id="one-driver-version",
         title=f"Update {listed(tuple(names))} to {newest}",
         needs_root=True,
         reboot=True,
-        **_by(system_packages("apt-get", *names), _HELD_BY_APT),
+        **_by(system_packages("apt-get", *names), note),
     )
     return (step,)
 
 
+_BUILT_BY_DKMS = (
+    "If apt finds no newer modules, install nvidia-dkms-{series} instead, which builds the module "
+    "on this machine."
+)
 _OF_BRANCH = re.compile(r"-(\d{3})(?=-|$)")
 _HELD_BACK = (
     "The lock keeps the next update from installing the newer libraries again. When SUSE releases "
@@ -509,6 +523,8 @@ def _system_of(m: Machine) -> str:
         return str(own)
     if own in ("bazzite", "bluefin", "aurora"):
         return "ublue"
+    if own in ("gentoo", "void"):
+        return str(own)
     return family
 
 
@@ -1090,6 +1106,10 @@ _IN_SHELL_NIX = (
     "To make this permanent, add `export LD_LIBRARY_PATH={path}` to the shellHook in your "
     "shell.nix or flake."
 )
+_NEWER_MODULE = (
+    "If nvidia-smi then reports a driver/library version mismatch, reboot: apt installed a newer "
+    "version of the driver."
+)
 _LIBCUDA = {
     "debian": ("apt-get", "libcuda1={version}-*"),
     "rhel": ("dnf", "nvidia-driver-cuda-{version}"),
@@ -1123,7 +1143,11 @@ def install_libcuda(m: Machine) -> Remedies:
     if family == "ubuntu" and version:
         bare = names and not any(f"-{version.branch}" in name for name in names)
         suffix = "" if bare else f"-{version.branch}{server}"
-        pair = ("apt-get", f"libnvidia-compute{suffix} nvidia-utils{suffix}")
+        # What is installed comes in the newest version: so does the module.
+        modules = (name for name in names if "dkms" in name or _PREBUILT.match(name))
+        words = (f"libnvidia-compute{suffix}", f"nvidia-utils{suffix}", *modules)
+        commands = system_packages("apt-get", *words)
+        return (step(needs_root=True, **_by(commands, _NEWER_MODULE)),)
     if family == "arch":
         note = (
             "On Arch, this command also installs all other pending updates, including a new "
@@ -1257,6 +1281,7 @@ def wsl_driver(m: Machine) -> Remedies:
         )
         return (step(title=title, manual=text, note=note),)
     inside = _names(m)
+    there = bool(m.container.wsl_libs and not m.container.kind and m.driver.libcuda.loads is False)
     on_windows = step(
         id="wsl-windows-driver",
         title="Update the NVIDIA driver on Windows, then WSL",
@@ -1272,7 +1297,33 @@ def wsl_driver(m: Machine) -> Remedies:
     remove = _by(((*take_out.split(), *inside), ("ldconfig",)), note)
     title = "Remove the Linux driver from WSL"
     without = step(title=title, where="here", needs_root=True, **remove)
+    if not inside and there and m.container.dxg is not False:
+        return (*_wsl_loader(m), on_windows)
     return (without, on_windows) if inside else (on_windows,)
+
+
+_OF_WSL = "/usr/lib/wsl/lib"
+
+
+def _wsl_loader(m: Machine) -> Remedies:
+    """The folder with the libraries of Windows' driver on the loader's path."""
+    title = f"Add {_OF_WSL} to the loader's search path"
+    if family_of(m) == "nixos":
+        (step,) = set_variables("wsl-loader", title, {_PATH: _OF_WSL})
+        return (replace(step, note=_ON_NIXOS_IN_WSL),)
+    edit = Edit(file="/etc/ld.so.conf.d/ld.wsl.conf", what=_OF_WSL, mode="write")
+    step = Remedy(id="wsl-loader", title=title, needs_root=True)
+    return (replace(step, edits=(edit,), commands=(("ldconfig",),), note=_LDCONFIG_OF_WSL),)
+
+
+_ON_NIXOS_IN_WSL = (
+    "To make this permanent, set `wsl.useWindowsDriver = true;` in /etc/nixos/configuration.nix "
+    "and run `sudo nixos-rebuild switch`."
+)
+_LDCONFIG_OF_WSL = (
+    "WSL usually does this by itself: if /etc/wsl.conf contains `ldconfig = false`, remove that "
+    "line."
+)
 
 
 def _root(
