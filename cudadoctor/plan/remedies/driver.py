@@ -1145,8 +1145,8 @@ def install_libcuda(m: Machine) -> Remedies:
         suffix = "" if bare else f"-{version.branch}{server}"
         # What is installed comes in the newest version: so does the module.
         modules = (name for name in names if "dkms" in name or _PREBUILT.match(name))
-        words = (f"libnvidia-compute{suffix}", f"nvidia-utils{suffix}", *modules)
-        commands = system_packages("apt-get", *words)
+        libraries = (f"libnvidia-compute{suffix}", f"nvidia-utils{suffix}")
+        commands = system_packages("apt-get", *libraries, *modules)
         return (step(needs_root=True, **_by(commands, _NEWER_MODULE)),)
     if family == "arch":
         note = (
