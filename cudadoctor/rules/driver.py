@@ -386,7 +386,7 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
         values={"driver": driver, "cuda": cuda, "major": cuda.major, "floor": oldest},
         cites=(floor.source,),
         sure=not floor.uncertain,
-        yields_to=_past_every_driver(m, kb, oldest.branch),
+        yields_to=_past_every_driver(m, kb, oldest.branch) + _newer_modules(m, kb, oldest.branch),
         remedies=_for_an_old_driver(m, kb, oldest.branch),
     )
 
@@ -402,6 +402,12 @@ def _replaced_anyway(m: Machine) -> bool:
     """Whether the cure of something else puts another driver in the place of this one."""
     unbuilt = m.driver.loaded is False and (m.driver.packages, m.driver.dkms) == ((), ())
     return bare(m) and (unbuilt or (driver_code(m) == MISMATCH and _differ_on_disk(m)))
+
+
+def _newer_modules(m: Machine, kb: Knowledge, branch: OptInt) -> Strings:
+    """Other modules come with a driver that torch can use, where one supports the GPUs."""
+    there = branch is not None and bare(m) and upgrade_driver(m, kb, branch)
+    return ("driver-wrong-flavour",) if there else ()
 
 
 def _past_every_driver(m: Machine, kb: Knowledge, branch: OptInt) -> Strings:
