@@ -14,6 +14,7 @@ from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import (
     BuildChoice,
     Diagnosis,
+    Finding,
     NoBuild,
     PackageChange,
     Plan,
@@ -27,7 +28,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, OptBool, OptStr
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting, typed
-from cudadoctor.plan.remedies.process import in_notebook_note, keeper_of
+from cudadoctor.plan.remedies.process import another_node, in_notebook_note, keeper_of
 from cudadoctor.plan.remedies.torch import (
     NEWEST,
     install_torch,
@@ -68,7 +69,10 @@ def plan(
     wishes = wishes or Wishes()
     way_out, machine = Exit(machine, knowledge, own_host(machine)), acting(machine)
     prescribed = [
-        (finding.cause, harmless(finding.remedies, machine, knowledge))
+        (
+            finding.cause,
+            elsewhere(finding, machine) + harmless(finding.remedies, machine, knowledge),
+        )
         for finding in diagnosis.roots
     ]
     cures = any(remedy.id == "install-torch" for _, found in prescribed for remedy in found)
@@ -113,6 +117,20 @@ def no_build(choice: Choice) -> NoBuild | None:
         return None
     asks = typed(*choice.asks) if choice.asks else None
     return NoBuild(reason=choice.why[0], next_command=asks)
+
+
+_OF_ONE_NODE = frozenset(
+    {"driver-library-mismatch", "driver-not-loaded", "fabric-manager", "gpu-ecc", "gpu-excluded"}
+    | {"gpu-lost", "gpu-unhealthy-hardware", "mig-misconfigured", "nvlink-down", "out-of-memory"}
+    | {"pci-bar-bios", "pcie-degraded", "thermal-throttle", "uvm-not-loaded"}
+)
+"""Causes of one node of a cluster: what all nodes share, a job meets on the next one too."""
+
+
+def elsewhere(finding: Finding, m: Machine) -> Remedies:
+    """What the user of a job can do where only the administrator can cure the node."""
+    theirs = all(remedy.where == "admin" for remedy in finding.remedies)
+    return another_node(m) if finding.remedies and theirs and finding.cause in _OF_ONE_NODE else ()
 
 
 def _release_of(remedies: Remedies) -> OptStr:

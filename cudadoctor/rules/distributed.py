@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
+    ERROR,
     INFO,
     LIKELY,
     POSSIBLE,
@@ -212,18 +213,21 @@ def network_interface(m: Machine) -> Answer:
     if not wanted or m.platform.system not in (None, "Linux"):
         return None
     present = need(m.limits.interfaces, "limits.interfaces")
+    stages = m.smoke.stages if m.smoke else ()
+    stopped = any(_NO_INTERFACE in (stage.detail or "") for stage in stages)
     several = len(live_gpus(m)) > 1 or (_number(env, "WORLD_SIZE") or 1) > 1
     for name, value in wanted.items():
         if present and not _READ_BY[name](value, present):
             return Found(
                 evidence=(f"env.{name}", "limits.interfaces"),
                 values={"name": name, "value": value[:60], "present": present[:8]},
-                severity=WARNING if several else INFO,
+                severity=ERROR if stopped else WARNING if several else INFO,
                 remedies=_right_interface(m, name, present),
             )
     return None
 
 
+_NO_INTERFACE = "no socket interface found"
 _VIRTUAL = re.compile(r"lo|(?:docker|br-|veth|virbr|cni|flannel|cali|tun|tap|tailscale|wg|lxc)")
 """Interfaces that lead to no other machine of a cluster."""
 
@@ -277,6 +281,7 @@ _STUCK = (
 )
 _STATED = re.compile(r"(?i)out of memory|no space|errno|killed by|import|interface")
 """Words of a failure that has a name of its own."""
+_LAST = re.compile(r"Last error:\s*([^\n]+)")
 _NCCL = re.compile(
     r"(?i)(?:unhandled (?:cuda|system) error|nccl \w+ error|internal error - please report"
     r"|ncclsystemerror|ncclinternalerror|ncclunhandledcudaerror|ncclremoteerror)[^\n;]*",
@@ -425,12 +430,16 @@ def nccl_other(m: Machine) -> Answer:
     """
     for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
         words = _NCCL.search(stage.detail or "")
+        last = _LAST.search(stage.detail or "")
         if stage.name == "ddp" and stage.status == "failed" and words:
             return Found(
                 evidence=(f"smoke.stages.{number}.detail",),
                 # Without the file and line before it.
-                values={"words": words[0].strip().splitlines()[0][:120]},
+                values={"words": (last[1] if last else words[0]).strip().splitlines()[0][:120]},
                 sure=False,
+                yields_to=("nccl-network-interface",)
+                if _NO_INTERFACE in (stage.detail or "")
+                else (),
                 remedies=set_variables(
                     "nccl-debug",
                     "Run the program again with NCCL logging enabled",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
@@ -91,6 +93,15 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
             "manager runs on the host, which must activate the partition with these GPUs.",
             remedies=_partition(m),
         )
+    if not fabric.nvswitches and any(_OF_A_RACK.search(gpu.name or "") for gpu in m.gpus or ()):
+        return Found(
+            evidence=evidence,
+            confidence=LIKELY,
+            title="The rack's NVLink fabric is not ready (CUDA error 802)",
+            why="In a GB200 or GB300 rack, the NVLink switches are in separate trays. Until "
+            "NMX-Controller has set up the fabric there, CUDA cannot initialize.",
+            remedies=by_hand("fabric-of-rack", *_SWITCH_TRAYS, keeper_of(m)),
+        )
     state = "differs" if differs and fabric.manager != "absent" else fabric.manager
     return Found(
         evidence=evidence,
@@ -131,6 +142,12 @@ def _partition(m: Machine) -> Remedies:
     return activate, *nvlink_off(m)
 
 
+_OF_A_RACK = re.compile(r"\bGB[23]00\b")
+_SWITCH_TRAYS = (
+    "Bring up the rack's NVLink switch trays",
+    "Check that the switch trays are on and that NMX-Controller is running there. Then restart "
+    "this compute tray. `nvidia-smi -q | grep -A3 Fabric` must show Completed and Success.",
+)
 _START = "Start the fabric manager"
 _FABRIC = {
     "absent": "The fabric manager is not installed (CUDA error 802)",
@@ -374,6 +391,7 @@ def mig_misconfigured(m: Machine) -> Answer:
         return None
     living = [uuid for gpu in live for uuid in gpu.mig_devices or ()] if stale else []
     wrong_name = living or not empty
+    chose_empty = not cuda_works(m) and asked in {str(gpu.index) for gpu in empty}
     title = "CUDA_VISIBLE_DEVICES refers to a MIG instance that does not exist"
     why = "MIG instances get new UUIDs when they are recreated, for example after a restart."
     return Found(
@@ -381,7 +399,7 @@ def mig_misconfigured(m: Machine) -> Answer:
         why=why if wrong_name else None,
         evidence=("env.CUDA_VISIBLE_DEVICES", "gpus") if wrong_name else ("gpus.0.mig_devices",),
         values={"indexes": indexes_of(empty)},
-        severity=ERROR if stale or len(empty) == len(live) else WARNING,
+        severity=ERROR if stale or len(empty) == len(live) or chose_empty else WARNING,
         remedies=_name_a_living(m, living)
         if living
         else mig_instances(m, empty, leave_first=any(gpu.mig is False for gpu in live)),

@@ -22,7 +22,7 @@ def reset(m: Machine, index: int = 0) -> Remedies:
         ({}, "3", "here"),
         ({"kind": "docker"}, "00000000:04:00.0", "host"),
         ({"kind": "kubernetes"}, "00000000:04:00.0", "admin"),
-        ({"kind": "", "scheduler": "slurm"}, "00000000:04:00.0", "admin"),
+        ({"kind": "docker", "scheduler": "slurm"}, "00000000:04:00.0", "admin"),
     ],
 )
 def test_indexes_of_a_box_or_a_job_are_not_those_of_the_host(
@@ -71,7 +71,8 @@ def test_a_worn_out_gpu_is_left_out_until_it_is_replaced() -> None:
     _, without = remedies.replace_gpus(m, (m.gpus or ())[2])
     assert without.variables["CUDA_VISIBLE_DEVICES"] == "0,1,3,4,5,6,7"
     job = machine_like("h100x8-linux", {"container": {"scheduler": "slurm"}})
-    assert len(remedies.replace_gpus(job, (job.gpus or ())[2])) == 1
+    found = [step.id for step in remedies.replace_gpus(job, (job.gpus or ())[2])]
+    assert found == ["another-node", "replace-gpu"]
 
 
 def test_a_job_can_move_to_another_node() -> None:
@@ -79,8 +80,32 @@ def test_a_job_can_move_to_another_node() -> None:
     own, restart = remedies.restart(job)
     assert restart.where == "admin"
     assert "sbatch --exclude=" in (own.manual or "")
-    boxed = machine_like("h100x8-linux", {"container": {"scheduler": "slurm", "kind": "apptainer"}})
+    boxed = machine_like("h100x8-linux", {"container": {"scheduler": "slurm", "kind": "docker"}})
     assert "$SLURMD_NODENAME" in (remedies.restart(boxed)[0].manual or "")
     slurm: dict[str, Any] = {"container": {"scheduler": "slurm"}}
     named = machine_like("h100x8-linux", slurm | {"env": {"SLURMD_NODENAME": "node7"}})
     assert "--exclude=node7" in (remedies.restart(named)[0].manual or "")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "drain", "back"),
+    [
+        ("slurm", "scontrol update NodeName=gpu7 State=DRAIN Reason=faulty-GPU", "State=RESUME"),
+        ("lsf", "badmin hclose gpu7", "badmin hopen gpu7"),
+        ("pbs", "pbsnodes -o gpu7", "pbsnodes -r gpu7"),
+    ],
+)
+def test_a_node_is_drained_before_it_is_reset_or_restarted(
+    scheduler: str, drain: str, back: str
+) -> None:
+    changes = {"container": {"scheduler": scheduler}, "identity": {"host": "gpu7.cluster.example"}}
+    job = machine_like("h100x8-linux", changes)
+    _, *ways = remedies.reset_or_restart(job, (job.gpus or ())[3])
+    assert [way.id for way in ways] == ["reset-gpu", "reboot"]
+    for way, told in zip(
+        ways, ("--gpu-reset -i 00000000:04:00.0", "systemctl reboot"), strict=True
+    ):
+        assert way.commands == (tuple(drain.split()),)
+        assert not way.reboot
+        assert told in (way.note or "")
+        assert back in (way.note or "")

@@ -19,6 +19,7 @@ from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
 from cudadoctor.model.trust import USER
 from cudadoctor.plan.remedies.process import (
+    another_node,
     by_hand,
     commands_in,
     family_of,
@@ -141,7 +142,7 @@ _PLUGIN = (
     "`kubectl describe nodes` must list nvidia.com/gpu. If it does not, the cluster "
     "administrator has to install NVIDIA's GPU Operator or device plugin."
 )
-_WITH_COMPOSE = " With Compose, add the lines below to your service."
+_WITH_COMPOSE = " With Compose, add the lines for compose.yaml to your service."
 _DESKTOP = "Docker Desktop needs no further setup: its WSL 2 backend passes the GPU through."
 
 
@@ -295,15 +296,13 @@ def larger_shm(m: Machine) -> Remedies:
     title, option = "Give the container a larger /dev/shm", "--shm-size=8g"
     if _kubernetes(m) or (m.container.kind or "") in _RUN:
         return container_option(m, "shm-size", title, option)
-    if m.container.scheduler:
-        text = "Ask the administrator for a larger /dev/shm on this node, or use fewer workers."
-        return by_hand("shm-size", "Increase the size of /dev/shm", text, "admin")
+    # Apptainer and Enroot show the host's; LXC and others have one of their own.
+    outside = "host" if m.container.kind in ("apptainer", "enroot") else "here"
     return (
         Remedy(
             id="shm-size",
             title="Increase the size of /dev/shm",
-            # Apptainer and Enroot show the host's; LXC and others have one of their own.
-            where="host" if m.container.kind in ("apptainer", "enroot") else "here",
+            where="admin" if m.container.scheduler else outside,
             needs_root=True,
             edits=(Edit(file="/etc/fstab", what="tmpfs /dev/shm tmpfs defaults,size=8G 0 0"),),
             commands=(("mount", "-o", "remount,size=8G", "/dev/shm"),),
@@ -313,24 +312,30 @@ def larger_shm(m: Machine) -> Remedies:
     )
 
 
+_SAME_SHELL = (
+    "Start your program from the same shell. In a batch job, add this command to the job script."
+)
+
+
 def raise_nofile(m: Machine) -> Remedies:
     """A higher limit of open files: of this shell, then of the user or the container."""
     kind = m.container.kind or ""
+    by_pam = m.platform.system != "Darwin" and family_of(m) != "nixos"
+    own = kind in _RUN or not (kind or m.container.scheduler)
+    lasts = own and by_pam and not _kubernetes(m)
     now = Remedy(
         id="raise-nofile",
         title="Raise the open-file limit in this shell",
         risk=Risk.PROCESS,
         commands=(("ulimit", "-n", "65536"),),
-        note="Start your program from the same shell. In a batch job, add this command to the job "
-        "script. If the shell rejects the new limit, the hard limit is lower; raise the "
-        "limit permanently instead.",
+        note=f"{_SAME_SHELL} If the shell rejects the new limit, the hard limit is lower; "
+        f"{'raise the limit permanently instead' if lasts else 'ask the administrator to raise it'}.",
     )
     if kind in _RUN and not _kubernetes(m):
         option = "--ulimit nofile=65536"
         title = "Start the container with a higher open-file limit"
         return (now, *container_option(m, "limit-of-container", title, option))
-    by_pam = m.platform.system != "Darwin" and family_of(m) != "nixos"
-    if kind or m.container.scheduler or not by_pam:
+    if not lasts:
         return (now,)
     title = "Raise the open-file limit permanently"
     return (now, _in_limits(m, "limits-file", title, "nofile", ("65536", "1048576")))
@@ -357,6 +362,8 @@ def raise_memlock(m: Machine) -> Remedies:
     title = "Allow the program to lock memory"
     if m.container.kind in _RUN or _kubernetes(m):
         return container_option(m, "raise-memlock", title, "--ulimit memlock=-1")
+    if m.container.scheduler == "slurm":
+        return _slurms_memlock(m, title)
     if m.container.scheduler or m.container.kind:
         text = (
             "Ask the administrator to set LimitMEMLOCK=infinity in the systemd unit for the job "
@@ -364,6 +371,31 @@ def raise_memlock(m: Machine) -> Remedies:
         )
         return by_hand("raise-memlock", title, text, "admin")
     return (_in_limits(m, "raise-memlock", title, "memlock", ("unlimited", "unlimited")),)
+
+
+def _slurms_memlock(m: Machine, title: str) -> Remedies:
+    """Slurm gives a job the limits of the shell that submitted it, unless told otherwise."""
+    own = Remedy(
+        id="raise-memlock",
+        title=title,
+        risk=Risk.PROCESS,
+        edits=(Edit(file="job.sh", what="#SBATCH --propagate=NONE"),),
+        manual="Add this line to your job script and submit the job again. The job then gets the "
+        "limits of the node, not those of the login shell.",
+    )
+    lines = "[Service]\nLimitMEMLOCK=infinity"
+    edit = Edit(file="/etc/systemd/system/slurmd.service.d/memlock.conf", what=lines, mode="write")
+    node = Remedy(
+        id="memlock-of-slurmd",
+        title="Remove the locked-memory limit from slurmd",
+        where="admin",
+        needs_root=True,
+        edits=(edit,),
+        commands=(("systemctl", "daemon-reload"), ("systemctl", "restart", "slurmd")),
+        note="Also set PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and run "
+        "`sudo scontrol reconfigure`. Running jobs continue.",
+    )
+    return own, node
 
 
 def other_gpus(m: Machine, taken: Collection[Gpu]) -> Remedies:
@@ -385,13 +417,9 @@ def free_memory(m: Machine, full: tuple[Gpu, ...]) -> Remedies:
     """Another GPU, or the processes that hold the memory; nobody's process is ended by us."""
     free = other_gpus(m, full)
     holders = [process for gpu in full for process in gpu.processes or ()]
-    if m.container.scheduler:
-        text = (
-            "This node is shared. Ask its administrator to free GPU memory, or request another "
-            "node."
-        )
-        return free + by_hand("free-memory", "Get a GPU with free memory", text, "admin")
-    return (*free, _held(m, holders) if holders else _unlisted(m, full))
+    step = _held(m, holders) if holders else _unlisted(m, full)
+    moved = another_node(m) if step.where == "here" else ()
+    return (*free, step, *moved)
 
 
 def busy_gpus(m: Machine, taken: list[Gpu]) -> Remedies:
@@ -401,18 +429,27 @@ def busy_gpus(m: Machine, taken: list[Gpu]) -> Remedies:
 
 
 def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
+    holders = sorted(holders, key=lambda process: -(process.memory_bytes or 0))
     pids = ",".join(str(process.pid) for process in holders[:8])
-    names = [f"{process.name} ({process.pid})" for process in holders[:6] if process.name]
-    users = f"Processes using the GPU: {', '.join(names)}. " if names else ""
+    named = any(process.name for process in holders)
+    users = f"Processes using the GPU: {', '.join(map(_called, holders[:6]))}. " if named else ""
     windows = m.platform.system == "Windows"
     return Remedy(
         id="free-memory",
         title="See whose processes are using the GPU",
-        where=keeper_of(m),
+        where=keeper_of(m) if m.container.kind else "here",
         risk=Risk.PROCESS,
         manual=f"{users}Stop only your own processes; ask other users to stop theirs.",
         commands=(("nvidia-smi",) if windows else ("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
     )
+
+
+def _called(process: GpuProcess) -> str:
+    """A process with its number and its memory, as far as they are known."""
+    size = process.memory_bytes
+    parts = [f"{size / 2**30:.1f} GiB"] if size else []
+    parts = [str(process.pid), *parts] if process.name else parts
+    return f"{process.name or process.pid}" + (f" ({', '.join(parts)})" if parts else "")
 
 
 _HOLDER = re.compile(r"Process (\d{1,7}) has [\d.]+ [KMG]iB memory in use")
@@ -427,13 +464,13 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
         return Remedy(
             id="free-memory",
             title="See whose processes use the GPU",
-            where=keeper_of(m),
+            where=keeper_of(m) if m.container.kind else "here",
             risk=Risk.PROCESS,
             commands=(("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
             note="Stop only your own processes (if a process runs in a container, stop the "
             "container with `docker stop`); ask other users to stop theirs.",
         )
-    nodes = tuple(f"/dev/nvidia{gpu.index}" for gpu in full)
+    nodes = tuple(_node_of(gpu, m) for gpu in full)
     known = side_of(m) in ("linux", "dgx", "container")
     return Remedy(
         id="free-memory",
@@ -445,6 +482,17 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
         note="If the command lists no process, a crashed process left the memory allocated: "
         "reboot, or reset the GPU while nothing is using it.",
     )
+
+
+def _node_of(gpu: Gpu, m: Machine) -> str:
+    """The device node of a GPU, which a container shows under the number that its host gave it."""
+    found = (_NODE.fullmatch(node.path) for node in m.driver.nodes or () if node.errno == 0)
+    numbers = sorted(int(node[1]) for node in found if node)
+    known = len(numbers) == len(m.gpus or ())
+    return f"/dev/nvidia{numbers[gpu.index] if known else gpu.index}"
+
+
+_NODE = re.compile(r"/dev/nvidia(\d{1,3})")
 
 
 def start_mps(m: Machine) -> Remedies:

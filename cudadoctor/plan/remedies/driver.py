@@ -18,6 +18,7 @@ from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
     commands_in,
+    drained,
     family_of,
     has_nvlink_5,
     is_cloud,
@@ -1324,6 +1325,11 @@ _LDCONFIG_OF_WSL = (
     "WSL usually does this by itself: if /etc/wsl.conf contains `ldconfig = false`, remove that "
     "line."
 )
+_SHARED = "Ask the administrator to do this, because other people also use this machine."
+_DRAINED_POD = (
+    "Ask the administrator to drain the node (`kubectl drain --ignore-daemonsets`), restart it, "
+    "and then run `kubectl uncordon`."
+)
 
 
 def _root(
@@ -1338,13 +1344,10 @@ def _root(
     """A step for root, or a request to the administrator where the machine is shared."""
     where = keeper_of(m)
     step = partial(Remedy, id=id, title=title, where=where, reboot=reboot)
-    if where == "admin":
-        return (
-            step(
-                manual="Ask the administrator to do this, because other people also use this "
-                "machine."
-            ),
-        )
+    if where == "admin" and (reboot or not commands or m.container.kind):
+        in_pod = reboot and m.container.kind == "kubernetes"
+        asked = step(manual=_DRAINED_POD if in_pod else _SHARED)
+        return (drained(m, asked, commands) if commands == "systemctl reboot" else asked,)
     return (step(needs_root=True, commands=commands_in(commands), note=note),)
 
 

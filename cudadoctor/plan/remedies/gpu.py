@@ -4,16 +4,24 @@ A command names the GPU as the system counts that runs it: a container or a job 
 its own, so from there a GPU goes by its address on the PCI bus.
 """
 
-import re
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 from packaging.version import Version
 
+from cudadoctor.installers.tool import joined
 from cudadoctor.model.findings import Remedies, Remedy, Risk
 from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
 from cudadoctor.plan.remedies.driver import reboot
-from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of, side_of, smi_ids
+from cudadoctor.plan.remedies.process import (
+    another_node,
+    drained,
+    indexes_of,
+    keeper_of,
+    notebook_of,
+    side_of,
+    smi_ids,
+)
 from cudadoctor.solver.demand import listed
 
 _ALONE_FROM = Version("8.0")
@@ -21,8 +29,11 @@ _ALONE_FROM = Version("8.0")
 _ONE_PROFILE = frozenset(map(Version, ("8.0", "9.0", "10.0", "10.3")))
 """Generations whose MIG profile 0 is the whole GPU."""
 _FREE_IT = (
-    "First stop every program that uses the GPU, including monitoring tools: `sudo fuser -v "
-    "/dev/nvidia*` lists them."
+    "First stop every program that uses the GPU, including nvidia-persistenced and monitoring "
+    "tools: `sudo fuser -v /dev/nvidia*` lists them."
+)
+_FREE_NODE = (
+    "First drain the node (`kubectl drain --ignore-daemonsets`). Afterward, run `kubectl uncordon`."
 )
 _MIG = "To create several smaller instances instead, choose a profile from `nvidia-smi mig -lgip`."
 _NEW_UUID = (
@@ -86,11 +97,15 @@ def reset_gpus(m: Machine, *gpus: Gpu) -> Remedies:
     note = (
         f"First stop {listed(users)}: a GPU cannot be reset while it is in use."
         if users
+        else _FREE_NODE
+        if m.container.kind == "kubernetes"
         else _FREE_IT
     )
     title = f"Reset GPU {indexes_of(together)}"
     command = "nvidia-smi --gpu-reset -i {gpus}"
-    return set_gpus(m, title, command, together, id="reset-gpu", note=note)
+    ways = set_gpus(m, title, command, together, id="reset-gpu", note=note)
+    told = command.format(gpus=smi_ids(m, together))
+    return tuple(drained(m, way, told) if way.id == "reset-gpu" else way for way in ways)
 
 
 def _joined(m: Machine, gpus: tuple[Gpu, ...]) -> set[int]:
@@ -109,30 +124,16 @@ def _users(gpus: Iterable[Gpu]) -> Strings:
 def restart(m: Machine, note: OptStr = None) -> Remedies:
     """Restart the machine; a job can be moved to another one meanwhile."""
     own = side_of(m) in _LINUX and not notebook_of(m)
-    moved = _MOVED.get(m.container.scheduler or m.container.kind or "", "")
-    # In a container the host's name is not that of the node.
-    host = "" if m.container.kind else m.identity.host
-    node = (m.env or {}).get("SLURMD_NODENAME") or host or ""
-    known = re.fullmatch(r"[\w.-]{1,63}", node) and not m.redacted
-    text = moved.format(node=node if known else "$SLURMD_NODENAME")
-    step = Remedy(id="another-node", title="Use another node", risk=Risk.PROCESS, manual=text)
-    restarts = tuple(replace(way, note=note) if own and note else way for way in reboot(m))
-    return (step, *restarts) if moved else restarts
+    restarts = reboot(m)
+    if own and note:
+        restarts = tuple(replace(way, note=joined(way.note, note)) for way in restarts)
+    return another_node(m) + restarts
 
 
 def reset_or_restart(m: Machine, *gpus: Gpu) -> Remedies:
     """Reset these GPUs, or restart; what the user of a job can do comes first."""
     ways = (reset_gpus(m, *gpus) if gpus else ()) + restart(m)
     return tuple(sorted(ways, key=lambda way: way.id != "another-node"))
-
-
-_MOVED = {
-    "slurm": "Resubmit the job with `sbatch --exclude={node}` and your job script.",
-    "kubernetes": (
-        "Ask the administrator to cordon this node, then delete the pod: its controller will "
-        "create a new one on another node."
-    ),
-}
 
 
 def replace_gpus(m: Machine, *gpus: Gpu) -> Remedies:
@@ -146,7 +147,8 @@ def replace_gpus(m: Machine, *gpus: Gpu) -> Remedies:
         title, report = f"Collect the bug report needed to replace GPU {which}", (_REPORT,)
         text = "Send the resulting nvidia-bug-report.log.gz to the vendor and request an RMA."
     step = Remedy(id="replace-gpu", title=title, where=keeper_of(m), manual=text, commands=report)
-    return (replace(step, needs_root=bool(report)), *_without(m, gpus))
+    moved = another_node(m)
+    return (*moved, replace(step, needs_root=bool(report)), *_without(m, gpus))
 
 
 def _without(m: Machine, gone: tuple[Gpu, ...]) -> Remedies:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from errno import EACCES
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -107,6 +107,86 @@ def keeper_of(m: Machine) -> Where:
     if side_of(m) == "wsl":
         return "windows"
     return "host" if m.container.kind else "here"
+
+
+class _Cluster(NamedTuple):
+    """What a user does about a bad node, and how an administrator takes it out of service."""
+
+    avoid: str
+    drain: str
+    jobs: str
+    back: str
+
+
+_CLUSTERS = {
+    "slurm": _Cluster(
+        "Resubmit the job with `sbatch --exclude={node}` and your job script, and report this node "
+        "to your administrator.",
+        "scontrol update NodeName={node} State=DRAIN Reason=faulty-GPU",
+        "squeue -w {node}",
+        "scontrol update NodeName={node} State=RESUME",
+    ),
+    "lsf": _Cluster(
+        "Resubmit the job with `bsub -R \"select[hname!='{node}']\"` and your job script, and report "
+        "this node to your administrator.",
+        "badmin hclose {node}",
+        "bjobs -u all -m {node}",
+        "badmin hopen {node}",
+    ),
+    "pbs": _Cluster(
+        "Report this node ({node}) to your administrator, and resubmit the job once the node is "
+        "offline.",
+        "pbsnodes -o {node}",
+        "pbsnodes {node}",
+        "pbsnodes -r {node}",
+    ),
+}
+_POD_ELSEWHERE = (
+    "Run `kubectl get pod {pod} -o wide` to see which node this is, and report the node to your "
+    "administrator. Once it is cordoned (`kubectl cordon`), delete the pod: its controller will "
+    "create a new one on another node."
+)
+_OF_ITS_HOST = ("", None, "apptainer", "enroot")
+"""Containers that show the name of their host."""
+
+
+def _node(m: Machine) -> OptStr:
+    """The name of the node as its scheduler calls it, where that is known."""
+    host = m.identity.host if m.container.kind in _OF_ITS_HOST else None
+    node = (m.env or {}).get("SLURMD_NODENAME") or (host or "").partition(".")[0]
+    return node if re.fullmatch(r"[\w.-]{1,63}", node) and not m.redacted else None
+
+
+def another_node(m: Machine) -> Remedies:
+    """What the user of a job can do about a fault of its node; () outside a cluster."""
+    kind = m.container.scheduler or m.container.kind or ""
+    node, pod = _node(m), m.identity.host or "$HOSTNAME"
+    if cluster := _CLUSTERS.get(kind):
+        unknown = "$SLURMD_NODENAME" if kind == "slurm" else "$(hostname -s)"
+        text = cluster.avoid.format(node=node or unknown)
+    elif kind == "kubernetes":
+        known = re.fullmatch(r"[\w.-]{1,63}", pod) and not m.redacted
+        text = _POD_ELSEWHERE.format(pod=pod if known else "$HOSTNAME")
+    else:
+        return ()
+    return by_hand("another-node", "Use another node", text)
+
+
+def drained(m: Machine, step: Remedy, command: str) -> Remedy:
+    """A step of the administrator's that would hit the jobs of others, after the last of them."""
+    cluster, node = _CLUSTERS.get(m.container.scheduler or ""), _node(m)
+    if cluster is None or node is None:
+        return step
+    drain, jobs, back = (text.format(node=node) for text in cluster[1:])
+    return replace(
+        step,
+        title=f"Drain the node, then {step.title[0].lower()}{step.title[1:]}",
+        needs_root=True,
+        reboot=False,
+        manual=None,
+        commands=commands_in(drain),
+        note=f"When `{jobs}` shows no jobs, run `sudo {command}` on the node, then `sudo {back}`.",
+    )
 
 
 def smi_ids(m: Machine, gpus: Iterable[Gpu]) -> str:
