@@ -121,7 +121,7 @@ def no_build(choice: Choice) -> NoBuild | None:
 
 _OF_ONE_NODE = frozenset(
     {"driver-library-mismatch", "driver-not-loaded", "fabric-manager", "gpu-ecc", "gpu-excluded"}
-    | {"gpu-lost", "gpu-unhealthy-hardware", "mig-misconfigured", "nvlink-down", "out-of-memory"}
+    | {"gpu-lost", "gpu-unhealthy-hardware", "mig-misconfigured", "nvlink-down"}
     | {"pci-bar-bios", "pcie-degraded", "thermal-throttle", "uvm-not-loaded"}
 )
 """Causes of one node of a cluster: what all nodes share, a job meets on the next one too."""

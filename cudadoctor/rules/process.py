@@ -113,10 +113,12 @@ _NONE_SEEN = ("no cuda", "is_available", "invalid device ordinal", "not availabl
 _FILES_WORDS = ("too many open files", "received 0 items of ancdata")
 _LEAST_FILES = 1024
 _ALLOCATOR_WORDS = ("unrecognized cachingallocator option", "unrecognized key")
+_P2P = "NCCL_P2P_DISABLE"
 _SLOWER = {
     "CUDA_LAUNCH_BLOCKING": "each kernel must finish before the next one starts",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor allocation goes directly to the driver",
     "CUDA_FORCE_PTX_JIT": "all kernels are recompiled when the program starts",
+    _P2P: "NCCL copies data through host memory instead of NVLink",
 }
 _JOB = {
     "slurm": ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"),
@@ -454,12 +456,19 @@ def slower_by_variable(m: Machine) -> Answer:
     if not gpu_present(m):
         return None
     env = need(m.env, "env")
-    names = [name for name in _SLOWER if env.get(name, "0") not in ("", "0")]
+    # Over PCIe it is the way around broken P2P.
+    needless = any(pair.nvlink for pair in m.driver.pairs or ())
+    names = [
+        name
+        for name in _SLOWER
+        if env.get(name, "0") not in ("", "0") and (name != _P2P or needless)
+    ]
     if not names:
         return None
     return Found(
         evidence=tuple(f"env.{name}" for name in names),
         values={"name": names[0], "effect": _SLOWER[names[0]]},
+        title="{name} slows down training on several GPUs" if names[0] == _P2P else None,
         # Who writes a report has switched it on to find the error.
         severity=INFO if m.look == "report" else None,
         remedies=unset_variables(m, *names),

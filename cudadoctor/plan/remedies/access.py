@@ -315,6 +315,14 @@ def larger_shm(m: Machine) -> Remedies:
 _SAME_SHELL = (
     "Start your program from the same shell. In a batch job, add this command to the job script."
 )
+_HARD = (
+    "If the shell rejects the new limit, the hard limit is lower; raise the limit permanently "
+    "instead."
+)
+_HARD_OF_OTHERS = (
+    "If the shell rejects the new limit, the hard limit is lower; ask the administrator to raise "
+    "it."
+)
 
 
 def raise_nofile(m: Machine) -> Remedies:
@@ -328,8 +336,7 @@ def raise_nofile(m: Machine) -> Remedies:
         title="Raise the open-file limit in this shell",
         risk=Risk.PROCESS,
         commands=(("ulimit", "-n", "65536"),),
-        note=f"{_SAME_SHELL} If the shell rejects the new limit, the hard limit is lower; "
-        f"{'raise the limit permanently instead' if lasts else 'ask the administrator to raise it'}.",
+        note=f"{_SAME_SHELL} {_HARD if lasts else _HARD_OF_OTHERS}",
     )
     if kind in _RUN and not _kubernetes(m):
         option = "--ulimit nofile=65536"
@@ -363,7 +370,7 @@ def raise_memlock(m: Machine) -> Remedies:
     if m.container.kind in _RUN or _kubernetes(m):
         return container_option(m, "raise-memlock", title, "--ulimit memlock=-1")
     if m.container.scheduler == "slurm":
-        return _slurms_memlock(m, title)
+        return _slurms_memlock(title)
     if m.container.scheduler or m.container.kind:
         text = (
             "Ask the administrator to set LimitMEMLOCK=infinity in the systemd unit for the job "
@@ -373,7 +380,7 @@ def raise_memlock(m: Machine) -> Remedies:
     return (_in_limits(m, "raise-memlock", title, "memlock", ("unlimited", "unlimited")),)
 
 
-def _slurms_memlock(m: Machine, title: str) -> Remedies:
+def _slurms_memlock(title: str) -> Remedies:
     """Slurm gives a job the limits of the shell that submitted it, unless told otherwise."""
     own = Remedy(
         id="raise-memlock",
@@ -418,7 +425,7 @@ def free_memory(m: Machine, full: tuple[Gpu, ...]) -> Remedies:
     free = other_gpus(m, full)
     holders = [process for gpu in full for process in gpu.processes or ()]
     step = _held(m, holders) if holders else _unlisted(m, full)
-    moved = another_node(m) if step.where == "here" else ()
+    moved = another_node(m) if m.container.scheduler in ("slurm", "lsf") else ()
     return (*free, step, *moved)
 
 

@@ -127,8 +127,8 @@ _CLUSTERS = {
         "scontrol update NodeName={node} State=RESUME",
     ),
     "lsf": _Cluster(
-        "Resubmit the job with `bsub -R \"select[hname!='{node}']\"` and your job script, and report "
-        "this node to your administrator.",
+        "Resubmit the job with `bsub -R \"select[hname!='{node}']\"` and your job script, and "
+        "report this node to your administrator.",
         "badmin hclose {node}",
         "bjobs -u all -m {node}",
         "badmin hopen {node}",
