@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cudadoctor.installers.tool import system_packages
-from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk
+from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
 from cudadoctor.model.trust import USER
 from cudadoctor.plan.remedies.process import (
@@ -297,7 +297,7 @@ def larger_shm(m: Machine) -> Remedies:
     if _kubernetes(m) or (m.container.kind or "") in _RUN:
         return container_option(m, "shm-size", title, option)
     # Apptainer and Enroot show the host's; LXC and others have one of their own.
-    outside = "host" if m.container.kind in ("apptainer", "enroot") else "here"
+    outside: Where = "host" if m.container.kind in ("apptainer", "enroot") else "here"
     return (
         Remedy(
             id="shm-size",
