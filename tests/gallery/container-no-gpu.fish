@@ -9,7 +9,7 @@
 # 1. Test GPU containers on the host, then start your container with the GPU (outside the
 # container)
 #    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
-#    image name. With Compose, add the lines below to your service.
+#    image name. With Compose, add the lines for compose.yaml to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -34,7 +34,7 @@
 #    cudadoctor check --python /home/ada/venv/bin/python
 
 printf '%s\n' 'Test GPU containers on the host, then start your container with the GPU (outside the container):'
-printf '%s\n' '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines below to your service.'
+printf '%s\n' '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines for compose.yaml to your service.'
 printf '%s\n' '  In compose.yaml:'
 printf '%s\n' '    deploy:'
 printf '%s\n' '      resources:'

@@ -10,7 +10,7 @@ $ErrorActionPreference = 'Stop'
 # 1. Test GPU containers on the host, then start your container with the GPU (outside the
 # container)
 #    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
-#    image name. With Compose, add the lines below to your service.
+#    image name. With Compose, add the lines for compose.yaml to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -35,7 +35,7 @@ $ErrorActionPreference = 'Stop'
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
 Write-Output 'Test GPU containers on the host, then start your container with the GPU (outside the container):'
-Write-Output '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines below to your service.'
+Write-Output '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines for compose.yaml to your service.'
 Write-Output '  In compose.yaml:'
 Write-Output '    deploy:'
 Write-Output '      resources:'

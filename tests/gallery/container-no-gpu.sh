@@ -11,7 +11,7 @@ set -eu
 # 1. Test GPU containers on the host, then start your container with the GPU (outside the
 # container)
 #    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
-#    image name. With Compose, add the lines below to your service.
+#    image name. With Compose, add the lines for compose.yaml to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -37,7 +37,7 @@ set -eu
 
 cat <<'END'
 Test GPU containers on the host, then start your container with the GPU (outside the container):
-  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines below to your service.
+  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines for compose.yaml to your service.
   In compose.yaml:
     deploy:
       resources:
