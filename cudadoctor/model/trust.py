@@ -313,13 +313,15 @@ _WRITTEN = (
     r"/etc/(?:modprobe\.d/[A-Za-z0-9_.-]+\.conf|security/limits\.d/90-(?:nofile|memlock)\.conf|default/grub"
     r"|udev/rules\.d/71-nvidia-dev-char\.rules|rpm/macros\.nvidia-kmod"
     r"|modules-load\.d/nvidia-uvm\.conf|ld\.so\.conf\.d/ld\.wsl\.conf"
+    r"|systemd/system/slurmd\.service\.d/memlock\.conf"
     r"|apt/sources\.list\.d/nvidia-container-toolkit\.list)"
 )
 _LINE = (
     rf"|# replaces {_MODPROBE}|blacklist (?:nouveau|nova_core)|options nouveau modeset=0"
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
     r"|/usr/lib/wsl/lib"
-    r"|nvidia_uvm|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
+    r"|nvidia_uvm|\[Service\]|LimitMEMLOCK=infinity"
+    r"|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
     r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
     r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX (?:iommu=pt|pci=realloc)"'
     r'|ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN\+="/usr/bin/nvidia-ctk system '
@@ -382,7 +384,7 @@ _OF_DRIVERS = frozenset(
     repos crb clone -siD graphics hybrid --mode Hybrid --oldpackage nvlsm ib_umad
     /etc/pki/akmods/certs/akmods-ublue.der
     -Sy void-repo-nonfree /var/lib/nvidia-pubkeys MOK-nvidia-*.der mokutil
-    nvidia-gridd nvidia-suspend nvidia-resume nvidia-hibernate
+    daemon-reload slurmd nvidia-gridd nvidia-suspend nvidia-resume nvidia-hibernate
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
     /var/cache/apt/archives/cuda-keyring.deb
     python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list

@@ -147,6 +147,8 @@ class Shell(ABC):
         alone = len(lines) == 1 and "\\" not in lines[0] and not lines[0].startswith("-")
         target = "-a " * (edit.mode == "append") + self.quoted(edit.file)
         printing = ["echo" if alone else "printf '%s\\n'", *map(self.quoted, lines)]
+        if ".service.d/" in edit.file:  # a folder that is there only after the first such file
+            return [*printing, f"| {root}install -D -m 644 /dev/stdin {target}"]
         return [*printing, f"| {root}tee {target}", ">/dev/null"]
 
     @abstractmethod

@@ -24,6 +24,7 @@ from cudadoctor.plan.remedies import (
     unset_variables,
     without_p2p,
 )
+from cudadoctor.plan.remedies.process import lasting
 from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works, variable
 
 _LEAST = {
@@ -216,15 +217,15 @@ def network_interface(m: Machine) -> Answer:
     stages = m.smoke.stages if m.smoke else ()
     stopped = any(_NO_INTERFACE in (stage.detail or "") for stage in stages)
     several = len(live_gpus(m)) > 1 or (_number(env, "WORLD_SIZE") or 1) > 1
-    for name, value in wanted.items():
-        if present and not _READ_BY[name](value, present):
-            return Found(
-                evidence=(f"env.{name}", "limits.interfaces"),
-                values={"name": name, "value": value[:60], "present": present[:8]},
-                severity=ERROR if stopped else WARNING if several else INFO,
-                remedies=_right_interface(m, name, present),
-            )
-    return None
+    wrong = [name for name in wanted if present and not _READ_BY[name](wanted[name], present)]
+    if not wrong:
+        return None
+    return Found(
+        evidence=(*(f"env.{name}" for name in wrong), "limits.interfaces"),
+        values={"name": wrong[0], "value": wanted[wrong[0]][:60], "present": present[:8]},
+        severity=ERROR if stopped else WARNING if several else INFO,
+        remedies=_right_interface(m, wrong, present),
+    )
 
 
 _NO_INTERFACE = "no socket interface found"
@@ -232,15 +233,16 @@ _VIRTUAL = re.compile(r"lo|(?:docker|br-|veth|virbr|cni|flannel|cali|tun|tap|tai
 """Interfaces that lead to no other machine of a cluster."""
 
 
-def _right_interface(m: Machine, name: str, present: Strings) -> Remedies:
+def _right_interface(m: Machine, names: list[str], present: Strings) -> Remedies:
     """NCCL's own choice; between machines the only interface that leads out, if there is one."""
-    unset = unset_variables(m, name)
+    unset = unset_variables(m, *names)
     real = [interface for interface in present if not _VIRTUAL.match(interface)]
     nodes = (_number(m.env or {}, "WORLD_SIZE") or 1) > len(live_gpus(m))
     if len(real) != 1 or not nodes:
         return unset
-    title = f"Set {name} to this machine's network interface"
-    return set_variables("set-interface", title, {name: real[0]}) + unset
+    title = f"Set {' and '.join(names)} to this machine's network interface"
+    (step,) = set_variables("set-interface", title, dict.fromkeys(names, real[0]))
+    return (replace(step, note=lasting(m, names[0])), *unset)
 
 
 def _nccl_finds(value: str, present: Strings) -> bool:
@@ -281,6 +283,8 @@ _STUCK = (
 )
 _STATED = re.compile(r"(?i)out of memory|no space|errno|killed by|import|interface")
 """Words of a failure that has a name of its own."""
+_EXPLAINED = ((_NO_INTERFACE, "nccl-network-interface"), ("ibv_reg_mr", "ulimit"))
+"""Words of NCCL that another rule knows the cause of."""
 _LAST = re.compile(r"Last error:\s*([^\n]+)")
 _NCCL = re.compile(
     r"(?i)(?:unhandled (?:cuda|system) error|nccl \w+ error|internal error - please report"
@@ -437,9 +441,9 @@ def nccl_other(m: Machine) -> Answer:
                 # Without the file and line before it.
                 values={"words": (last[1] if last else words[0]).strip().splitlines()[0][:120]},
                 sure=False,
-                yields_to=("nccl-network-interface",)
-                if _NO_INTERFACE in (stage.detail or "")
-                else (),
+                yields_to=tuple(
+                    cause for words, cause in _EXPLAINED if words in (stage.detail or "")
+                ),
                 remedies=set_variables(
                     "nccl-debug",
                     "Run the program again with NCCL logging enabled",

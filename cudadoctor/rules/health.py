@@ -22,7 +22,7 @@ from cudadoctor.plan.remedies import (
     restart,
     upgrade_driver,
 )
-from cudadoctor.plan.remedies.process import indexes_of, keeper_of, notebook_of
+from cudadoctor.plan.remedies.process import indexes_of, keeper_of, mender_of, notebook_of
 from cudadoctor.rules.evidence.signs import (
     LOST,
     RESET_REQUIRED,
@@ -163,9 +163,9 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
     if waiting and waiting == gone:
         return reset_or_restart(m, *waiting)
     if m.platform.virtual and on_linux(m):
-        return (reset_gpus(m, *waiting) if waiting else ()) + restart(m, _RENTED)
-    check = by_hand("gpu-hardware", *_DROPS_OUT, keeper_of(m))
-    return (reset_gpus(m, *waiting) if waiting else ()) + restart(m, _COLD) + check
+        return restart(m, _RENTED)
+    # A lost GPU comes back with a restart only, which resets the others too.
+    return restart(m, _COLD) + by_hand("gpu-hardware", *_DROPS_OUT, keeper_of(m))
 
 
 _COLD = (
@@ -507,4 +507,4 @@ _INTERRUPTS = (
 
 
 def _plug_in(m: Machine, step: tuple[str, str]) -> Remedies:
-    return by_hand("gpu-on-its-board", *step, keeper_of(m))
+    return by_hand("gpu-on-its-board", *step, mender_of(m))

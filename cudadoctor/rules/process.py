@@ -398,11 +398,13 @@ def too_little_locked_memory(m: Machine) -> Answer:
     free = m.platform.root and not m.container.kind
     if free or not (message or variable(m, "NCCL_IB_HCA")):
         return None
-    if not 0 <= need(limit, "limits.memlock_bytes") < _LEAST_LOCKED:
+    locked = need(limit, "limits.memlock_bytes")
+    if locked < 0 or (locked >= _LEAST_LOCKED and not message):
         return None
     return Found(
         evidence=("limits.memlock_bytes", message or "env.NCCL_IB_HCA"),
-        values={"locked": (limit or 0) // 1024},
+        values={"locked": locked // 1024 if locked < _LEAST_LOCKED else locked >> 30},
+        title=None if locked < _LEAST_LOCKED else "The locked-memory limit is {locked} GiB",
         severity=ERROR if message else WARNING,
         remedies=raise_memlock(m),
     )

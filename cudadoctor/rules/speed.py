@@ -18,7 +18,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import by_hand, restart, unset_variables
-from cudadoctor.plan.remedies.process import indexes_of, keeper_of, smi_ids
+from cudadoctor.plan.remedies.process import indexes_of, mender_of, smi_ids
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
@@ -101,7 +101,7 @@ def thermal_throttle(m: Machine) -> Answer:
             "Improve the GPU's cooling",
             "Clean the fans and filters, and make sure that air can flow through the case. "
             "Monitor the temperature and clocks with `nvidia-smi dmon -s pc` during training.",
-            keeper_of(m),
+            mender_of(m),
         ),
     )
     return found and replace(found, values=found.values | {"now": warmest})
@@ -134,7 +134,7 @@ def power_brake(m: Machine) -> Answer:
             "Check the power supply",
             "Check the power supplies, the GPU's power cables and the rack's power limit. On a "
             "server, `sudo ipmitool sel list` shows what the management controller (BMC) logged.",
-            keeper_of(m),
+            mender_of(m),
         ),
     )
 
@@ -253,7 +253,7 @@ _SEAT = (
 
 
 def _reseat(m: Machine, text: str) -> Remedies:
-    return by_hand("pcie-slot", "Restore the GPU's full PCIe bandwidth", text, keeper_of(m))
+    return by_hand("pcie-slot", "Restore the GPU's full PCIe bandwidth", text, mender_of(m))
 
 
 def _is_narrow(gpu: Gpu) -> bool:

@@ -118,6 +118,8 @@ def test_a_sound_document_keeps_its_commands() -> None:
         "trim-ld-library-path",
         # A container's name, and other folders on the loader's path.
         *("driver-on-path", "grant-gpu", "grant-gpu-incus", "pass-uvm-incus", "pass-uvm-lxc"),
+        # The name of a cluster's node, which is drained first.
+        "reboot",
     }
 
 

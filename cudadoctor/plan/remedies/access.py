@@ -426,7 +426,7 @@ def free_memory(m: Machine, full: tuple[Gpu, ...]) -> Remedies:
     holders = [process for gpu in full for process in gpu.processes or ()]
     step = _held(m, holders) if holders else _unlisted(m, full)
     moved = another_node(m) if m.container.scheduler in ("slurm", "lsf") else ()
-    return (*free, step, *moved)
+    return (*free, *moved, step) if step.where == "admin" else (*free, step, *moved)
 
 
 def busy_gpus(m: Machine, taken: list[Gpu]) -> Remedies:
@@ -478,7 +478,7 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
             "container with `docker stop`); ask other users to stop theirs.",
         )
     nodes = tuple(_node_of(gpu, m) for gpu in full)
-    known = side_of(m) in ("linux", "dgx", "container")
+    known = side_of(m) in ("linux", "dgx", "container", "cluster")
     return Remedy(
         id="free-memory",
         title="Find out what is using the GPU memory",

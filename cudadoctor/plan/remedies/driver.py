@@ -888,8 +888,8 @@ def _loaded(m: Machine, reason: Reason) -> Remedies:
     if side_of(m) in ("wsl", "jetson", "macos", "windows"):
         return ()
     load = partial(_root, m, "load-driver", "Load the NVIDIA driver")
-    if keeper_of(m) != "here":
-        return load("modprobe nvidia")
+    if (where := keeper_of(m)) != "here":
+        return load("" if where == "admin" and reason != "modprobe" else "modprobe nvidia")
     if reason == "modprobe":
         return load("modprobe nvidia; modprobe nvidia_uvm")
     family, known, system = family_of(m), (reason, ""), _system(m)

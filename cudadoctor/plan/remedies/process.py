@@ -141,6 +141,12 @@ _CLUSTERS = {
         "pbsnodes -r {node}",
     ),
 }
+_UNKNOWN = {
+    "slurm": ("$SLURMD_NODENAME", ""),
+    "lsf": ("NODE", " `bjobs -o exec_host $LSB_JOBID` shows the node's name."),
+    "pbs": ("NODE", " `qstat -n $PBS_JOBID` shows the node's name."),
+}
+"""What stands for the name of a node that is not known, and where to find it."""
 _POD_ELSEWHERE = (
     "Run `kubectl get pod {pod} -o wide` to see which node this is, and report the node to your "
     "administrator. Once it is cordoned (`kubectl cordon`), delete the pod: its controller will "
@@ -162,8 +168,9 @@ def another_node(m: Machine) -> Remedies:
     kind = m.container.scheduler or m.container.kind or ""
     node, pod = _node(m), m.identity.host or "$HOSTNAME"
     if cluster := _CLUSTERS.get(kind):
-        unknown = "$SLURMD_NODENAME" if kind == "slurm" else "$(hostname -s)"
-        text = cluster.avoid.format(node=node or unknown)
+        name, where = _UNKNOWN.get(kind, ("NODE", ""))
+        text = cluster.avoid.format(node=node or name)
+        text += "" if node else where
     elif kind == "kubernetes":
         known = re.fullmatch(r"[\w.-]{1,63}", pod) and not m.redacted
         text = _POD_ELSEWHERE.format(pod=pod if known else "$HOSTNAME")
@@ -187,6 +194,12 @@ def drained(m: Machine, step: Remedy, command: str) -> Remedy:
         commands=commands_in(drain),
         note=f"When `{jobs}` shows no jobs, run `sudo {command}` on the node, then `sudo {back}`.",
     )
+
+
+def mender_of(m: Machine) -> Where:
+    """Who may touch the hardware: nobody inside a virtual machine."""
+    keeper = keeper_of(m)
+    return "host" if keeper == "here" and m.platform.virtual else keeper
 
 
 def smi_ids(m: Machine, gpus: Iterable[Gpu]) -> str:
