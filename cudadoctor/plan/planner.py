@@ -129,8 +129,9 @@ _OF_ONE_NODE = frozenset(
 
 def elsewhere(finding: Finding, m: Machine) -> Remedies:
     """What the user of a job can do where only the administrator can cure the node."""
-    theirs = all(remedy.where == "admin" for remedy in finding.remedies)
-    return another_node(m) if finding.remedies and theirs and finding.cause in _OF_ONE_NODE else ()
+    cures = [remedy for remedy in finding.remedies if remedy.id != "another-node"]
+    theirs = bool(cures) and all(remedy.where == "admin" for remedy in cures)
+    return another_node(m) if theirs and finding.cause in _OF_ONE_NODE else ()
 
 
 def _release_of(remedies: Remedies) -> OptStr:

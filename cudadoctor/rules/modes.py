@@ -279,7 +279,8 @@ def compute_mode(m: Machine) -> Answer:
     message, gpus = host_error_with(m, *_BUSY), live_gpus(m)
     prohibited = [gpu for gpu in gpus if gpu.compute_mode == "prohibited"]
     exclusive = [gpu for gpu in gpus if gpu.compute_mode == "exclusive"]
-    taken = [gpu for gpu in exclusive if gpu.processes]
+    # An MPS server is what lets several programs share a GPU in this mode.
+    taken = [gpu for gpu in exclusive if any(p.name != _SERVER for p in gpu.processes or ())]
     if message is None and not (gpus and len(prohibited) + len(taken) == len(gpus)):
         return None
     shut = prohibited or taken or exclusive
@@ -300,6 +301,7 @@ def compute_mode(m: Machine) -> Answer:
     )
 
 
+_SERVER = "nvidia-cuda-mps-server"
 _HELD = (
     "Possible causes are a process that is still exiting, a dead MPS daemon, or a GPU that needs "
     "a reset."

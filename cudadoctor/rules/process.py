@@ -477,10 +477,20 @@ def slower_by_variable(m: Machine) -> Answer:
     )
 
 
+_CLIENTS = (
+    "Stop MPS clients that you no longer need",
+    "`echo ps | nvidia-cuda-mps-control` lists the clients of the MPS server. Stop only your own "
+    "programs, then start this one again.",
+)
+
+
 def _mps_ways(m: Machine, *, full: bool) -> Remedies:
     """Without MPS, or with its daemon: first where the GPUs serve one process, which MPS wants."""
     without, daemon = unset_variables(m, _MPS), () if full else start_mps(m)
     wanted = any(gpu.compute_mode == "exclusive" for gpu in m.gpus or ())
+    if full:
+        stop = by_hand("stop-mps-clients", *_CLIENTS)
+        return stop if wanted else stop + without
     return daemon + without if wanted else without + daemon
 
 

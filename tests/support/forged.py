@@ -390,7 +390,11 @@ def _usual(machine: Machine) -> ShellName:
     return "powershell" if machine.platform.system == "Windows" else "bash"
 
 
-PRINTS = re.compile(r"(?:echo|printf '%s\\n') .* \| (?:sudo )?tee (?:-a )?/etc/[\w./-]+ >/dev/null")
+PRINTS = re.compile(
+    r"(?:echo|printf '%s\\n') .* \| (?:sudo )?"
+    r"(?:tee (?:-a )?/etc/[\w./-]+ >/dev/null"
+    r"|install -D -m 644 /dev/stdin /etc/systemd/system/[\w./-]+)"
+)
 
 
 def _lines(where: str, lines: list[str], shell: ShellName) -> Iterator[tuple[str, str, list[str]]]:
