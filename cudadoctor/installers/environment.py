@@ -25,6 +25,21 @@ def is_closed(m: Machine) -> bool:
     return bool(m.python.externally_managed) and m.python.kind not in _OWN_ENVIRONMENTS
 
 
+def is_apart(m: Machine) -> bool:
+    """Whether packages go into a new environment.
+
+    The system's own Python takes none, or has no pip, which only root can add; and an image of
+    Apptainer is read-only.
+    """
+    bare = m.python.kind == "system" and m.python.pip is False and not manager(m, "uv")
+    return is_closed(m) or _is_sealed(m) or (bare and m.platform.system == "Linux")
+
+
+def _is_sealed(m: Machine) -> bool:
+    inside = (m.python.prefix or "").startswith(("/usr", "/opt"))
+    return m.container.kind == "apptainer" and inside
+
+
 def beside(m: Machine, change: PackageChange) -> Written:
     """The change in a new environment made from an interpreter that takes no packages."""
     folder = folder_for(m, "torch")
@@ -36,9 +51,14 @@ def beside(m: Machine, change: PackageChange) -> Written:
     else:
         made = (interpreter(m), "-m", "venv", folder)
         installed = pip.install(m, fresh, within(m, folder))
+    why = "The system Python does not accept packages from pip (PEP 668)"
+    if _is_sealed(m):
+        why = "An Apptainer image is read-only"
+    elif not is_closed(m):
+        why = "The system Python has no pip"
     note = (
-        "The system Python does not accept packages from pip (PEP 668), so this step creates an "
-        f"environment in {folder}. Run your programs with {within(m, folder)}."
+        f"{why}, so this step creates an environment in {folder}. Run your programs with "
+        f"{within(m, folder)}."
     )
     return replace(
         installed,

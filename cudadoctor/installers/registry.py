@@ -29,7 +29,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool_name: OptStr = 
     tool = tool_for(m, tool_name)
     if tool.name not in ("pip", "uv"):
         return tool.write(m, kb, change)
-    if environment.is_closed(m):
+    if environment.is_apart(m):
         return environment.beside(m, change)
     owner = projects.owner_of(m)
     if owner and tool_name in (None, owner) and (found := projects.write(m, kb, change, owner)):

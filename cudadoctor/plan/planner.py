@@ -1,6 +1,6 @@
 """Findings and wishes -> ordered steps: each remedy once, and none that undoes another."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import asdict, replace
 from packaging.version import Version
@@ -28,7 +28,13 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, OptBool, OptStr
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, Exit, acting, typed
-from cudadoctor.plan.remedies.process import another_node, in_notebook_note, keeper_of
+from cudadoctor.model.variables import OF_LOADER
+from cudadoctor.plan.remedies.process import (
+    another_node,
+    in_notebook_note,
+    keeper_of,
+    lasting,
+)
 from cudadoctor.plan.remedies.torch import (
     NEWEST,
     install_torch,
@@ -172,7 +178,7 @@ def _steps(
     wanted, edits, notes = fields.pop("commands"), fields.pop("edits"), [fields.pop("note")]
     change, asked = fields.pop("packages"), fields.pop("variables")
     if change and (change := way_out.change(change)):
-        if environment.is_closed(machine):
+        if environment.is_apart(machine):
             change = with_own_torch(change, machine, knowledge)
         written = registry.write(machine, knowledge, change, wishes.manager)
         wanted, edits = wanted + written.commands, edits + written.edits
@@ -204,6 +210,7 @@ def _steps(
     if asked and remedy.where == "here":
         notes.append(shells.activation_note(machine, asked, wishes.shell))
     if remedy.where == "here":
+        notes += _lasting(machine, asked, joined(*notes) or "")
         notes.append(in_notebook_note(machine, packages=bool(change), variables=asked))
     commands, variables = way_out.commands(wanted), way_out.variables(asked)
     if commands is None or variables is None or (remedy.packages and change is None):
@@ -218,6 +225,16 @@ def _steps(
         packages=change,
         note=note,
     )
+
+
+_STALE = OF_LOADER | {"TORCH_CUDA_ARCH_LIST", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
+"""Variables whose wrong value stands in a line of the user's, and not in one of a job or launch."""
+
+
+def _lasting(m: Machine, asked: Mapping[str, OptStr], said: str) -> Iterator[str]:
+    """Where the line of a variable stands that gets another value, unless that was said."""
+    if not said:
+        yield from (lasting(m, name) for name in asked if name in _STALE and name in (m.env or {}))
 
 
 # --- many prescriptions as one list -------------------------------------------------------------

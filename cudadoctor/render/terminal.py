@@ -183,7 +183,8 @@ class _Page(_Lines):
         build = self.shown.plan.build
         if build and chosen and any(step.packages for step in steps):
             reasons = build.why if self.verbose else build.why[:2]
-            self.text(label, " ".join(map(self.say.spoken, reasons)))
+            if reasons:
+                self.text(label, " ".join(map(self.say.spoken, reasons)))
         if chosen and (missing := summary.without_build(self.shown, self.say)):
             self.text(f"  {self.say('Note')}", missing)
         for step in steps:

@@ -257,6 +257,18 @@ def test_without_ensurepip_somebody_must_bring_a_pip() -> None:
     assert "install pip" in (written.manual or "") and not written.system
 
 
+def test_what_takes_no_packages_gets_an_environment_of_its_own() -> None:
+    system = {"kind": "system", "pip": False, "ensurepip": True, "managers": [], "prefix": "/usr"}
+    bare = registry.write(machine(python=system), KB, DEFAULT)
+    assert bare.commands[0][1:3] == ("-m", "venv") and "has no pip" in (bare.note or "")
+    image = {"kind": "conda-base", "prefix": "/opt/conda"}
+    sealed = machine(python=image, container={"kind": "apptainer"})
+    made = registry.write(sealed, KB, DEFAULT, "pip")
+    assert made.commands[0][1:3] == ("-m", "venv") and "read-only" in (made.note or "")
+    docker = machine(python=image, container={"kind": "docker"})
+    assert registry.write(docker, KB, DEFAULT, "pip").commands[0][1:3] != ("-m", "venv")
+
+
 def test_debian_brings_ensurepip_in_a_package_of_its_own() -> None:
     python = {"pip": False, "ensurepip": False, "managers": [], "version": "3.11.2"}
     debian = {"distro": "debian", "distro_like": []}
