@@ -18,7 +18,7 @@ A fact path is dotted: ``driver.kernel``, ``gpus.0.capability``, ``torch.importe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
 from packaging.version import Version
@@ -618,6 +618,20 @@ class Index(Section, frozen=True, kw_only=True):
     origin: OptStr = None
 
 
+ProjectName = Literal["pyproject.toml", "requirements.txt"]
+PROJECT_FILES: tuple[ProjectName, ...] = get_args(ProjectName)
+
+
+class ProjectFile(Section, frozen=True, kw_only=True):
+    """A file of the project that an environment belongs to, which says what is installed there.
+
+    requires: its requirements on torch and packages that belong to it, as pip writes them.
+    """
+
+    name: ProjectName
+    requires: Strings
+
+
 class Interpreter(Section, frozen=True, kw_only=True):
     """The examined interpreter.
 
@@ -632,7 +646,8 @@ class Interpreter(Section, frozen=True, kw_only=True):
     trusted, as sentences. nowhere: the working folder was deleted. shadows: files of the working
     folder with the names of modules that torch imports. project: the folder of the project whose
     tool (project_tool: uv, pdm, poetry, pixi) writes this environment from a lock; both "" where
-    there is none. repair: "unfinished" where `fix` was cut off here, else "". own: it is the
+    there is none. files: those beside the environment that require torch. repair: "unfinished"
+    where `fix` was cut off here, else "". own: it is the
     environment that the doctor itself runs in.
     """
 
@@ -661,6 +676,7 @@ class Interpreter(Section, frozen=True, kw_only=True):
     shadows: OptStrings = None
     project: OptStr = None
     project_tool: OptStr = None
+    files: OptTuple[ProjectFile] = None
     repair: Literal["", "unfinished"] | None = None
     own: OptBool = None
 

@@ -18,7 +18,16 @@ from packaging.version import Version
 
 from cudadoctor.host.children import Ran
 from cudadoctor.host.local import Host, existing, home_of
-from cudadoctor.model.machine import Gap, Manager, OptBool, OptStr, StrPair
+from cudadoctor.model.machine import (
+    PROJECT_FILES,
+    Gap,
+    Manager,
+    OptBool,
+    OptStr,
+    ProjectFile,
+    StrPair,
+)
+from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, cut
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked, extract
 from cudadoctor.probes.indexes import read_index
@@ -115,6 +124,8 @@ def _note_surroundings(notes: Looked, host: Host, look: InsideLook, python: Pyth
         )
     else:
         notes.section("python", prefix, project=project[0], project_tool=project[1])
+    files = tuple(project_files(host, dirname(prefix))) if kind in _BESIDE else ()
+    notes.fact("python.files", files, dirname(prefix))
     index = read_index(host, prefix, uv_first=kind == "uv" or not look.pip)
     notes.fact("python.index", index, index.origin or "no setting of pip or uv")
     pip = pip_python(host, python.executable)
@@ -300,3 +311,55 @@ def project_of(host: Host, prefix: str, kind: str) -> StrPair | None:
     if found is None or (found[1] == "uv" and _UNMANAGED.search(answer.text)):
         return NONE
     return folder, found[1]
+
+
+# --- what the project's own files require ---------------------------------------------------------
+
+_BESIDE = ("venv", "uv", "poetry")
+"""Kinds of environments that lie in the folder of their project."""
+_REQUIRED = frozenset({*TORCH_FAMILY, *EXTENSIONS})
+_POETRY = re.compile(r"([\^~]?)=?\s*(\d+(?:\.\d+)*)")
+
+
+def project_files(host: Host, folder: str) -> Iterator[ProjectFile]:
+    """The files of a project that require torch or what belongs to it; they are read, never run."""
+    for name in PROJECT_FILES:
+        answer = host.read(join(folder, name), limit=_PROJECT_BYTES)
+        if not answer.known or "torch" not in answer.text:
+            continue
+        read = _in_pyproject if name == "pyproject.toml" else str.splitlines
+        lines = (line.partition(" #")[0].strip() for line in read(answer.text))
+        asked = ((line, cut(line)) for line in lines)
+        if requires := tuple(line for line, found in asked if found and found.name in _REQUIRED):
+            yield ProjectFile(name=name, requires=requires)
+
+
+def _in_pyproject(text: str) -> list[str]:
+    """The dependencies of a project and of poetry's table, as pip writes them."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        table: Any = tomllib.loads(text)
+        found = [str(line) for line in table.get("project", {}).get("dependencies", ())]
+        poetry = table.get("tool", {}).get("poetry", {}).get("dependencies", {})
+        for name, entry in poetry.items():
+            wanted = entry.get("version", "") if isinstance(entry, dict) else entry
+            found.append(f"{name}{_as_pip(str(wanted))}")
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return []
+    return found
+
+
+def _as_pip(wanted: str) -> str:
+    """A version as poetry writes it: "^2.6" is >=2.6,<3 and "~2.6" is >=2.6,<2.7."""
+    short = _POETRY.fullmatch(wanted)
+    if short is None:
+        return "" if wanted == "*" else f"=={wanted}" if wanted[:1].isdigit() else wanted
+    parts = [int(part) for part in short[2].split(".")]
+    # What may change stands behind the first number that is not zero, or behind the second one.
+    fixed = next((place for place, part in enumerate(parts) if part), len(parts) - 1)
+    fixed = fixed if short[1] == "^" else min(1, len(parts) - 1)
+    above = ".".join(map(str, [*parts[:fixed], parts[fixed] + 1]))
+    return f">={short[2]},<{above}" if short[1] else f"=={short[2]}"

@@ -20,6 +20,7 @@ brings itself, else the oldest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations, product
 from typing import Any, Literal
 
@@ -334,7 +335,8 @@ def _unconstrained(case: Case) -> tuple[Case, TorchBuild | None]:
     """The build that changes least, or the newest where no torch is installed."""
     torch = case.machine.torch
     if torch.version is None or torch.installed is False:
-        return case, newest(case.builds, case)
+        order = {build.torch: place for place, build in enumerate(case.builds)}
+        return _keeping_most(case, lambda build: (order[build.torch],))
     if case.gpus == "none":
         same = tuple(build for build in case.builds if build.torch.release == torch.version.release)
         if build := newest(same, case):
@@ -343,27 +345,38 @@ def _unconstrained(case: Case) -> tuple[Case, TorchBuild | None]:
 
 
 def _closest(installed: Version, case: Case) -> tuple[Case, TorchBuild | None]:
-    """The build that keeps most of what is installed, and of those the nearest release.
+    """Of the builds that keep most of what is installed, the one of the nearest release.
 
-    Packages count first, then the same release, the same minor release, the next minor release
-    above, the next below; of one minor release its newest patch.
+    The same release, the same minor release, the next minor release above, the next below; of one
+    minor release its newest patch.
     """
     order = sorted({build.torch.release[:2] for build in case.builds} | {installed.release[:2]})
     here = order.index(installed.release[:2])
 
-    def distance(build: TorchBuild) -> tuple[bool, bool, bool, bool, int]:
+    def distance(build: TorchBuild) -> tuple[int, ...]:
         steps = order.index(build.torch.release[:2]) - here
-        same = build.torch.release == installed.release
+        other = build.torch.release != installed.release
         # Another release is taken for machine code, never for PTX alone while there is a choice.
-        return not same, not same and bool(on_ptx(build, case)), steps != 0, steps < 0, abs(steps)
+        slow = other and bool(on_ptx(build, case))
+        return other, slow, steps != 0, steps < 0, abs(steps), -build.torch.micro
 
+    return _keeping_most(case, distance)
+
+
+def _keeping_most(
+    case: Case, distance: Callable[[TorchBuild], tuple[int, ...]]
+) -> tuple[Case, TorchBuild | None]:
+    """The build that keeps most of what is installed, of those the least distant one.
+
+    The case then tells what a less distant build would have cost.
+    """
     for trusting, ignoring in RESORTS:
         fits = [
             build
             for build in case.builds
             if not block(build, case, trusting=trusting, ignoring=ignoring)
         ]
-        fits.sort(key=lambda build: (*distance(build), -build.torch.micro, *rank(build, case)))
+        fits.sort(key=lambda build: (*distance(build), *rank(build, case)))
         costs = {}
         for build in fits:
             costs[build] = given_up(build, case.machine, case.knowledge)

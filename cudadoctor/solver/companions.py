@@ -22,6 +22,7 @@ from cudadoctor.model.machine import (
     OptInt,
     OptStr,
     OptVersion,
+    ProjectFile,
     Strings,
 )
 from cudadoctor.model.requirements import (
@@ -313,8 +314,17 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
             )
             if refuses or _was_compiled_for_other(package, build, m):
                 found[bool(kb.companion(package.name, build.torch))].append(package.name)
-    lost = (name for name, release in releases.items() if release is None)
-    return GivenUp((*lost, *found[False]), tuple(found[True]))
+    lost = (name for name, release in releases.items() if release is None and m.package(name))
+    files = (file.name for file, _ in unmet(m, releases))
+    return GivenUp((*lost, *found[False], *files), tuple(found[True]))
+
+
+def unmet(m: Machine, releases: dict[str, OptStr]) -> Iterator[tuple[ProjectFile, Asked]]:
+    """What files of the project require that these releases do not meet. None: it is not there."""
+    for file in m.python.files or ():
+        for asked in _asked_by(file, releases, m):
+            if not _admitted(asked.specifier, releases[asked.name]):
+                yield file, asked
 
 
 def _admitted(specifier: str, release: OptStr) -> bool:
@@ -323,9 +333,11 @@ def _admitted(specifier: str, release: OptStr) -> bool:
     return version is not None and admits(specifier, version)
 
 
-def _asked_by(package: Distribution, names: Collection[str], m: Machine) -> Iterator[Asked]:
-    """What a package requires of these here, without what only its extras ask for."""
-    for asked in filter(None, map(_cut, package.requires)):
+def _asked_by(
+    who: Distribution | ProjectFile, names: Collection[str], m: Machine
+) -> Iterator[Asked]:
+    """What a package or file requires of these here, without what only its extras ask for."""
+    for asked in filter(None, map(_cut, who.requires)):
         counts = asked.name in names and "extra" not in asked.marker
         if counts and (not asked.marker or marker_holds(asked.marker, marker_variables(m))):
             yield asked
@@ -418,6 +430,13 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator
             yield f"{present}; {after}"
 
 
+def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
+    """Lines of the project's files that ask for another release; its own tool rewrites them."""
+    releases: dict[str, OptStr] = {"torch": str(build.torch), **companions_for(build, m, kb)}
+    for file, asked in () if m.python.project_tool else unmet(m, releases):
+        yield f"{file.name} requires {asked.name}{asked.specifier}: change that line as well."
+
+
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iterator[str]:
     """A sentence for each thing to know first. lost: companions that have no release for it."""
     for name in lost:
@@ -434,6 +453,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
             python = f"{m.python.version}{'t' if m.python.free_threaded else ''}"
             yield f"No wheel of {name} {paired} for Python {python} is known, so {away}."
     yield from _broken_extensions(build, m, kb)
+    yield from _lines_to_change(build, m, kb)
     if build.cuda is None:
         return
     demand = demand_of(m, kb) if platform_of(m) else None

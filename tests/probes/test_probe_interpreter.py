@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from cudadoctor.host.local import LocalHost
-from cudadoctor.model.machine import Manager
+from cudadoctor.model.machine import Manager, ProjectFile
 from cudadoctor.probes.interpreter import no_python, read_target
 from cudadoctor.probes.target import Chosen
 
@@ -306,6 +306,39 @@ def test_the_kind_of_environment_is_told_by_its_files(venv: Path, tmp_path: Path
     project = envs.make_venv(tmp_path / "project" / ".venv")
     (tmp_path / "project" / "poetry.lock").write_text("")
     assert envs.look(project).facts["python.kind"] == "poetry"
+
+
+def test_files_of_the_project_say_which_torch_they_require(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    venv = envs.make_venv(folder / ".venv")
+    assert envs.look(venv).facts["python.files"] == ()
+    (folder / "requirements.txt").write_text(
+        "# torch==1.0\n--extra-index-url https://example.org/torch\nrich\n"
+        "torch >=2.6,<2.9  # as trained\nxformers==0.0.31; python_version < '4'\n"
+    )
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "torch"\ndependencies = ["torch~=2.7.0", "rich"]\n'
+        '[project.optional-dependencies]\ncpu = ["torch==2.1"]\n'
+        '[tool.poetry.dependencies]\npython = "^3.10"\ntorchvision = "^0.22.1"\n'
+        'torchaudio = {version = "2.7.*", optional = true}\nvllm = "*"\ndeepspeed = "~0.17"\n'
+    )
+    assert envs.look(venv).facts["python.files"] == (
+        ProjectFile(
+            name="pyproject.toml",
+            requires=(
+                *("torch~=2.7.0", "torchvision>=0.22.1,<0.23", "torchaudio==2.7.*", "vllm"),
+                "deepspeed>=0.17,<0.18",
+            ),
+        ),
+        ProjectFile(
+            name="requirements.txt",
+            requires=("torch >=2.6,<2.9", "xformers==0.0.31; python_version < '4'"),
+        ),
+    )
+    (folder / "pyproject.toml").write_text("torch = [")
+    found = envs.look(venv).facts["python.files"]
+    assert isinstance(found, tuple)
+    assert [file.name for file in found] == ["requirements.txt"]
 
 
 def test_the_programs_that_can_install_there_are_found(

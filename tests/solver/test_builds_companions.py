@@ -296,6 +296,30 @@ def test_what_an_extra_or_another_system_asks_for_is_no_demand() -> None:
     assert change_of(remedies.install_torch(here, KB)[0]).install[0] == "torch==2.9.0"
 
 
+def test_a_file_of_the_project_is_a_demand_like_a_package() -> None:
+    asked = [{"name": "requirements.txt", "requires": ["torch>=2.8,<2.10", "rich"]}]
+    m = holding(**ON_2_6, python={"files": asked})
+    first = remedies.install_torch(m, KB)[0]
+    assert change_of(first).install[0] == "torch==2.8.0"
+    assert "requirements.txt" not in (first.note or "")
+    assert "does not work with requirements.txt; 2.8.0+cu128 is" in best_build(m, KB).why[0]
+    # Where no build can meet it, the file has to change; a project's own tool rewrites its file.
+    asked = [{"name": "requirements.txt", "requires": ["torch==2.6.0"]}]
+    m = holding(**ON_2_6, python={"files": asked})
+    first = remedies.install_torch(m, KB)[0]
+    assert change_of(first).install[0] == "torch==2.7.1"
+    assert "requirements.txt requires torch==2.6.0: change that line" in (first.note or "")
+    owned = holding(**ON_2_6, python={"files": asked, "project_tool": "uv", "project": "/home/p"})
+    assert "change that line" not in (remedies.install_torch(owned, KB)[0].note or "")
+
+
+def test_an_empty_environment_gets_the_newest_that_its_project_allows() -> None:
+    nothing = {"installed": False, "version": None, "build": None, "cuda": None, "text": None}
+    asked = [{"name": "pyproject.toml", "requires": ["torch~=2.7.0"]}]
+    m = machine(torch=nothing, packages=[], python={"files": asked}, **BLACKWELL)
+    assert change_of(remedies.install_torch(m, KB)[0]).install[0] == "torch==2.7.1"
+
+
 def test_another_variant_of_the_same_release_comes_before_another_release() -> None:
     volta = [{"index": 0, "name": "Tesla V100", "capability": "7.0"}]
     torch, _ = chosen(torch="2.14.1+cu130", cuda="13.0", gpus=volta)
