@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 from packaging.version import Version
@@ -11,41 +11,53 @@ from packaging.version import Version
 from cudadoctor.knowledge.tables import Row, kept, minor, version
 from cudadoctor.knowledge.torch_builds import TorchBuilds
 from cudadoctor.model.machine import OptStr, OptStrings, OptVersion, Strings, Versions
-from cudadoctor.model.requirements import normal
+from cudadoctor.model.requirements import admits, normal
 from cudadoctor.model.versions import version_of
 
 PAIRED = ("torchvision", "torchaudio", "torchtext")
 """Packages that are released together with torch: its table names the pair."""
 
+_ON_BOTH = ("torchvision", "torchaudio")
+"""Packages of which torch's own index has more wheels than the package index."""
+
 NUMPY_2_SINCE = Version("2.3")
 """The first torch that was compiled for both ABIs of numpy."""
 
-_CLAUSE = re.compile(r"(==|!=|>=|<=|>|<)([\d.]+)")
-_COMPARE = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+_EXACT = re.compile(r"==([\d.]+)")
 
 LAST_AUDIO = "2.11.0"
 """The last torchaudio declares no torch requirement; others install it beside later releases."""
 
 
 class _Release(Row, frozen=True):
+    """platforms, pythons: of its wheels on the package index ("any", "3.9+"), () source only."""
+
     package: str
     version: str
     torch: OptStr
     python: OptStr
-    platforms: OptStrings = None
+    platforms: OptStrings
+    pythons: OptStrings
 
 
-class _Xformers(Row, frozen=True):
+class _Pins(Row, frozen=True):
+    package: str
     version: str
-    torch: Version
+    requires: Strings
+
+
+class _Binaries(Row, frozen=True):
+    """The CUDA versions of the binaries on some platforms.
+
+    versions: the first and the last of the releases. torch: that they were compiled against.
+    indexed: on torch's own index, for each CUDA apart; else in the wheel on the package index.
+    """
+
+    versions: Versions
     cuda: Versions
+    platforms: Strings
+    torch: OptVersion = None
+    indexed: bool = False
 
 
 class _Flash(Row, frozen=True):
@@ -55,16 +67,12 @@ class _Flash(Row, frozen=True):
     python: str
 
 
-class _Bitsandbytes(Row, frozen=True):
-    versions: Versions
-    cuda: Versions
-
-
 class _CompanionTable(Row, frozen=True):
     releases: tuple[_Release, ...]
-    xformers: tuple[_Xformers, ...]
+    pins: tuple[_Pins, ...]
+    xformers: tuple[_Binaries, ...]
     flash_attn: tuple[_Flash, ...]
-    bitsandbytes: tuple[_Bitsandbytes, ...]
+    bitsandbytes: tuple[_Binaries, ...]
     triton: dict[str, str]
     triton_windows: dict[str, str]
 
@@ -76,11 +84,9 @@ class Companions(TorchBuilds):
 
     @cached_property
     def _companion_releases(self) -> dict[str, dict[str, _Release]]:
-        """Package -> release -> its row, newest first."""
+        """Package -> release -> its row, newest first: the table has the oldest first."""
         found: dict[str, dict[str, _Release]] = {}
-        for row in sorted(
-            self._companions.releases, key=lambda row: version(row.version), reverse=True
-        ):
+        for row in reversed(self._companions.releases):
             found.setdefault(row.package, {})[row.version] = row
         return found
 
@@ -90,7 +96,12 @@ class Companions(TorchBuilds):
         return frozenset(self._companion_releases)
 
     def _release_of(self, package: str, release: str) -> _Release | None:
-        return self._companion_releases.get(normal(package), {}).get(release)
+        rows = self._companion_releases.get(normal(package), {})
+        if row := rows.get(release):
+            return row
+        asked = version_of(release)
+        public = Version(asked.public) if asked else None
+        return next((row for row in rows.values() if version(row.version) == public), None)
 
     def companion(self, package: str, torch: Version) -> Strings:
         """Releases of a companion (torchvision, torchaudio, xformers, ...) that match a torch.
@@ -101,7 +112,9 @@ class Companions(TorchBuilds):
         """
         name, base = normal(package), torch.base_version
         if name == "xformers":
-            return tuple(row.version for row in self._companions.xformers if str(row.torch) == base)
+            rows = self._companions.xformers
+            exact = (str(row.versions[0]) for row in rows if row.torch == version(base))
+            return tuple(dict.fromkeys(exact))
         if name == "flash-attn":
             flash = self._companions.flash_attn
             found = (str(row.version) for row in flash if minor(torch) in row.torch)
@@ -117,12 +130,25 @@ class Companions(TorchBuilds):
         if name == "torchtext" and base in self._releases:
             # Its last release declares torch>=2.3, and its library loads with 2.3 alone.
             return (pair,) if pair else ()
-        allowed = (
-            row.version
-            for row in self._companion_releases.get(name, {}).values()
-            if row.torch and row.version != pair and allows(row.torch, version(base))
-        )
-        return (*((pair,) if pair else ()), *allowed)
+        allowed = self._allowed(name, version(base))
+        return (*((pair,) if pair else ()), *(release for release in allowed if release != pair))
+
+    def _allowed(self, name: str, torch: Version) -> Iterator[str]:
+        """The releases whose requirement admits a torch, newest first.
+
+        What an old release leaves open (vllm 0.2.2: torch>=2.1.0) ends where a later one pins torch
+        exactly: its wheels were compiled for the torch of their day.
+        """
+        fits: dict[str, bool] = {}  # Many releases share one requirement.
+        ends = None
+        for row in self._companion_releases.get(name, {}).values():
+            asked = row.torch or ""
+            if exact := _EXACT.fullmatch(asked):
+                ends = version(exact[1])
+            if asked not in fits:
+                fits[asked] = bool(asked) and admits(asked, torch)
+            if fits[asked] and (ends is None or torch <= ends):
+                yield row.version
 
     def _pair(self, name: str, torch: str) -> OptStr:
         """The release of a paired package that came out with that torch."""
@@ -143,47 +169,65 @@ class Companions(TorchBuilds):
 
         "" if the release declares none.
         """
+        if row := self._release_of(package, release):
+            return row.torch
         name, asked = normal(package), version_of(release)
         if asked is None:
             return None
-        for row in self._companion_releases.get(name, {}).values():
-            if version(row.version) == Version(asked.public):
-                return row.torch
         paired = (torch for torch in self._releases if self._pair(name, torch) == asked.public)
         return next((f"=={torch}" for torch in paired), None)
 
-    def _xformers(self, package: str, release: str) -> _Xformers | None:
-        rows = self._companions.xformers if normal(package) == "xformers" else ()
-        return next((row for row in rows if row.version == release), None)
+    def companion_pins(self, package: str, release: str) -> Strings:
+        """The other companions that a release requires exactly, as lines of its metadata."""
+        row = self._release_of(package, release)
+        own = (row.package, row.version) if row else None
+        pins = (pins for pins in self._companions.pins if (pins.package, pins.version) == own)
+        return next((found.requires for found in pins), ())
+
+    def _binaries(self, package: str, release: str) -> list[_Binaries]:
+        """The rows of a release that say which CUDA its binaries are for."""
+        name, asked = normal(package), version_of(release)
+        if asked is None or name not in ("xformers", "bitsandbytes"):
+            return []
+        rows = self._companions.xformers if name == "xformers" else self._companions.bitsandbytes
+        public = Version(asked.public)
+        return [row for row in rows if row.versions[0] <= public <= row.versions[-1]]
 
     def built_against(self, package: str, release: str) -> OptVersion:
         """The one torch that a companion release was compiled against; None not known."""
-        if row := self._xformers(package, release):
-            return row.torch
-        exact = re.fullmatch(r"==([\d.]+)", self.companion_torch(package, release) or "")
+        for row in self._binaries(package, release):
+            if row.torch is not None:
+                return row.torch
+        exact = _EXACT.fullmatch(self.companion_torch(package, release) or "")
         return version(exact[1]) if exact else None
 
-    def companion_cuda(self, package: str, release: str) -> Versions | None:
-        """The CUDA versions that a companion release has binaries for; None not known."""
-        if row := self._xformers(package, release):
-            return row.cuda
-        asked = version_of(release) if normal(package) == "bitsandbytes" else None
-        return next(
-            (
-                row.cuda
-                for row in self._companions.bitsandbytes
-                if asked and row.versions[0] <= asked <= row.versions[-1]
-            ),
-            None,
-        )
+    def on_torch_index(self, package: str, release: str) -> bool:
+        """Whether torch's own index has an extension for each of its CUDA versions."""
+        return any(row.indexed for row in self._binaries(package, release))
+
+    def companion_cuda(
+        self, package: str, release: str, platform: OptStr = None
+    ) -> Versions | None:
+        """The CUDA versions that a release has binaries for on a platform; None not known."""
+        rows = self._binaries(package, release)
+        here = (row for row in rows if platform in (None, *row.platforms))
+        return tuple(sorted({cuda for row in here for cuda in row.cuda})) if rows else None
 
     def companion_python(self, package: str, release: str) -> OptStr:
         """Requires-Python of a companion release; None not known."""
         return row.python if (row := self._release_of(package, release)) else None
 
-    def companion_platforms(self, package: str, release: str) -> OptStrings:
-        """Where a companion release has wheels ("any" everywhere); () source only, None unknown."""
-        return row.platforms if (row := self._release_of(package, release)) else None
+    def has_wheel(self, package: str, release: str, platform: OptStr, python: OptStr) -> bool:
+        """Whether a release has a wheel for that platform and Python ("3.13t"), where known."""
+        row = self._release_of(package, release)
+        if row is None or row.package in _ON_BOTH:
+            return True
+        # The package index has xformers for one CUDA, and with it for fewer platforms.
+        indexed = [built for built in self._binaries(package, release) if built.indexed]
+        places = [place for built in indexed for place in built.platforms] or row.platforms
+        pythons = row.pythons
+        here = None in (platform, places) or not {platform, "any"}.isdisjoint(places or ())
+        return here and (None in (python, pythons) or _serves(pythons or (), python or ""))
 
     def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> OptStr:
         """The newest flash-attn that has a Linux wheel for all three; None if none is known."""
@@ -199,22 +243,17 @@ class Companions(TorchBuilds):
         return str(newest) if newest else None
 
 
+def _serves(pythons: Strings, python: str) -> bool:
+    """Whether wheels for these Pythons serve one: "3.9+" each from 3.9 on with the usual ABI."""
+    if "any" in pythons or python in pythons:
+        return True
+    floors = (version(text[:-1]) for text in pythons if text.endswith("+"))
+    return not python.endswith("t") and any(floor <= version(python) for floor in floors)
+
+
 def _within(python: str, span: str) -> bool:
     """Whether "3.12" lies in "3.9-3.13"; a free-threaded one never does."""
     first, _, last = span.partition("-")
     return not python.endswith("t") and (
         version(first) <= version(python) <= version(last or first)
     )
-
-
-def allows(specifier: str, torch: Version) -> bool:
-    """Whether a specifier admits a release; `packaging` is loaded for rare operators only.
-
-    Its grammar of specifiers takes ten times as long to import as this table to read.
-    """
-    clauses = [_CLAUSE.fullmatch(clause) for clause in specifier.split(",")]
-    if all(clauses):
-        return all(_COMPARE[found[1]](torch, version(found[2])) for found in clauses if found)
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(specifier).contains(torch, prereleases=True)

@@ -93,10 +93,9 @@ class Question(NamedTuple):
         return f"{self.package.name} {self.package.version}"
 
     def runs_here(self, release: str) -> bool:
-        """Whether a release takes this Python and has wheels for this platform, as far as known."""
-        places = self.kb.companion_platforms(self.package.name, release)
-        here = places is None or self.build.platform in places or "any" in places
-        return here and self.takes_python(release)
+        """Whether a release takes this Python and has a wheel for it here, as far as known."""
+        name, place, python = self.package.name, self.build.platform, python_of(self.machine)
+        return self.kb.has_wheel(name, release, place, python) and self.takes_python(release)
 
     def takes_python(self, release: str) -> bool:
         """Whether a release takes this Python, as far as that is known."""
@@ -106,7 +105,7 @@ class Question(NamedTuple):
 
     def serves_cuda(self, release: str) -> OptBool:
         """Whether a release has binaries for the build's CUDA, None where that is not known."""
-        known = self.kb.companion_cuda(self.package.name, release)
+        known = self.kb.companion_cuda(self.package.name, release, self.build.platform)
         return None if known is None else self.build.cuda in (None, *known)
 
     def fitting(self) -> Strings:
@@ -150,14 +149,15 @@ def fate_of(package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge)
 
 
 def _xformers(q: Question) -> Fate:
-    """One release for one torch; its builds for each CUDA lie on torch's own index."""
+    """One release for one torch; from 0.0.22.post7 on its builds lie on torch's own index."""
     made_for = q.kb.built_against("xformers", q.package.version)
     if not q.changes and (made_for is None or q.build.cuda is None):
         return q.stays()
     if not q.changes and made_for == q.build.torch and q.serves_cuda(q.package.version):
         return Fate()
     release = next(filter(q.serves_cuda, q.fitting()), None)
-    return q.pinned(release, with_torch=True) if release else q.goes()
+    beside = release is not None and q.kb.on_torch_index("xformers", release)
+    return q.pinned(release, with_torch=beside) if release else q.goes()
 
 
 def _flash_attn(q: Question) -> Fate:

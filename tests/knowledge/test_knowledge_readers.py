@@ -19,7 +19,6 @@ from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
     archs_in,
     cuda_in,
-    decoded,
     files_of,
     name_of,
     releases_of,
@@ -37,7 +36,7 @@ from cudadoctor.knowledge.update.public import (
     release_matrix,
 )
 from cudadoctor.knowledge.update.rows import ORDER, SOURCES, Update, Values
-from cudadoctor.knowledge.update.torch_rows import OldProject, Paired, pair_for
+from cudadoctor.knowledge.update.torch_rows import Paired, pair_for
 
 TABLES = autumn()
 SAVED = pickle.dumps(TABLES)
@@ -78,9 +77,9 @@ MACS = ["macos_arm64", "macos_x86_64"]
             "2.27",
         ),
         ("x-1-py3-none-manylinux2014_aarch64.whl", ["any"], ["linux_aarch64"], "2.17"),
-        ("x-1-cp39-abi3-win_arm64.whl", ["3.9"], ["windows_arm64"], None),
-        ("x-1-cp39-abi3-macosx_11_0_universal2.whl", ["3.9"], MACS, None),
-        ("x-1-cp39-abi3-musllinux_1_2_x86_64.whl", ["3.9"], [], None),
+        ("x-1-cp39-abi3-win_arm64.whl", ["3.9+"], ["windows_arm64"], None),
+        ("x-1-cp39-abi3-macosx_11_0_universal2.whl", ["3.9+"], MACS, None),
+        ("x-1-cp39-abi3-musllinux_1_2_x86_64.whl", ["3.9+"], [], None),
         ("x-1-py3-none-any.whl", ["any"], ["any"], None),
     ],
 )  # fmt: skip
@@ -396,7 +395,6 @@ READABLE = (
 READERS: tuple[Callable[[bytes], object], ...] = (
     lambda body: releases_of("torch", body, PAGE),
     lambda body: torch_rows.variants_in(body, PAGE),
-    lambda body: decoded(body, OldProject, PAGE),
     requirements_in,
     cuda_in,
     archs_in,

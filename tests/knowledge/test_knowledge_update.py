@@ -26,6 +26,7 @@ from update_fixtures import (
     listed,
     new_pages,
     project,
+    source,
     tables,
     wheel_name,
 )
@@ -366,10 +367,7 @@ def test_hostile_names_and_words_of_the_index_are_shown_inert(
     files = json.loads(pages[f"{INDEX}/xformers/"])["files"]
     hostile = listed("xformers-9.9.tar.gz", DAY, **{"requires-python": ">=3 \x1b]0;x\x07\u202e"})
     pages[f"{INDEX}/xformers/"] = project(*files, hostile)
-    info = {"version": "9.9", "requires_dist": []}
-    pages["https://pypi.org/pypi/xformers/json"] = json.dumps(
-        {"info": info, "releases": {}}
-    ).encode()
+    pages[f"{FILES}/xformers-9.9.tar.gz"] = source("xformers", "9.9", ("torch",))
     run(folder, pages, "--only", "xformers", "--write")
     shown = capsys.readouterr()
     assert (shown.out + shown.err).replace("\n", "").isprintable()

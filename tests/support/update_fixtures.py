@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,19 @@ def metadata(name: str, release: str, requires: tuple[str, ...]) -> bytes:
     lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {release}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in requires]
     return ("\n".join(lines) + "\n\nRequires-Dist: not-one-of-them\n").encode()
+
+
+def source(name: str, release: str, requires: tuple[str, ...]) -> bytes:
+    """A source archive: what its PKG-INFO says, between other files."""
+    told = metadata(name, release, requires)
+    members = {"LICENSE": b"x" * 999, "PKG-INFO": told, f"{name}.egg-info/PKG-INFO": b"no"}
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for path, data in members.items():
+            member = tarfile.TarInfo(f"{name}-{release}/{path}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
 
 
 def zipped(members: dict[str, bytes]) -> bytes:

@@ -3,13 +3,16 @@
 Whatever a page holds, only NotRead is raised. A wheel is never downloaded whole.
 """
 
+import io
 import re
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from html.parser import HTMLParser
+from itertools import islice
 from typing import TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -24,6 +27,10 @@ from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, RemoteFile
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 
 T = TypeVar("T")
+
+
+class Malformed(NotRead):
+    """A line of metadata that is no requirement, as old releases have them: "torch (>=1.9.*)"."""
 
 
 def decoded(body: bytes, kind: type[T], what: str) -> T:
@@ -116,13 +123,14 @@ def name_of(filename: str) -> FileName:
 
 
 def _python(interpreter: str, abi: str) -> str:
-    """cp311-cp311 is "3.11", cp314-cp314t is "3.14t", py3-none is "any"."""
+    """cp311-cp311 is "3.11", cp314-cp314t "3.14t", cp39-abi3 "3.9+", py3-none "any"."""
     found = re.fullmatch(r"cp(\d)(\d+)", interpreter)
-    return f"{found[1]}.{found[2]}{'t' * abi.endswith('t')}" if found else "any"
+    more = "+" if abi == "abi3" else "t" * abi.endswith("t")
+    return f"{found[1]}.{found[2]}{more}" if found else "any"
 
 
 def by_python(python: str) -> tuple[int, ...]:
-    """Orders 3.9 before 3.10, 3.14 before 3.14t."""
+    """Orders 3.9 before 3.10, 3.14 before 3.14t; "any" comes first."""
     return (*map(int, re.findall(r"\d+", python)), python.endswith("t"))
 
 
@@ -242,9 +250,19 @@ class Release(Struct, frozen=True):
         return all(file.yanked for file in self.files)
 
     @property
+    def wheels(self) -> list[IndexFile]:
+        return [file for file in self.files if file.filename.endswith(".whl")]
+
+    @property
     def platforms(self) -> list[str]:
         """What it has wheels for."""
         return sorted({platform for file in self.files for platform in file.name.platforms})
+
+    @property
+    def pythons(self) -> set[str]:
+        """The Pythons that its wheels for these platforms name."""
+        names = (file.name for file in self.wheels)
+        return {python for name in names if name.platforms for python in name.pythons}
 
     def on(self, platform: str) -> list[IndexFile]:
         """The wheels for a platform."""
@@ -269,6 +287,8 @@ def releases_of(project: str, body: bytes, base: str) -> dict[str, Release]:
 MOST_TEXT = 4 << 20
 MOST_LIBRARY = 192 << 20
 _METADATA = r"[^/]+\.dist-info/METADATA"
+_HEAD = 1 << 20
+_MOST_MEMBERS = 1000
 _CODE = "torch/lib/libtorch_python.so"
 _ARCHS = re.compile(rb"((?:(?:sm|compute)_\d{2,3}[a-z]? )*(?:sm|compute)_\d{2,3}[a-z]?) ?\0")
 _PLAIN = re.compile(r"[ -~]{1,300}")
@@ -286,10 +306,37 @@ class Inside(Struct, frozen=True):
     archs: list[str] | None = None
 
 
-def requirements_of(fetch: Fetcher, file: IndexFile) -> list[str]:
-    """What a wheel requires, from its METADATA. Raises NotRead."""
-    with _opened(fetch, file) as wheel:
+def requirements_of(fetch: Fetcher, release: Release) -> list[str] | None:
+    """What a release requires, by a wheel of it, else by its source; None where that says nothing.
+
+    Raises NotRead, Malformed.
+    """
+    usual = sorted(release.wheels, key=lambda file: not re.search("linux|-any", file.filename))
+    if not usual:
+        return _declared(fetch, release.files[0])
+    with suppress(NotRead):  # An index may have the METADATA beside the wheel (PEP 658).
+        return requirements_in(fetch.get(f"{usual[0].url}.metadata").body)
+    with _opened(fetch, usual[0]) as wheel:
         return requirements_in(_member(wheel, _METADATA))
+
+
+def _declared(fetch: Fetcher, file: IndexFile) -> list[str] | None:
+    """The requirements in the PKG-INFO near the beginning of a source archive, None without any.
+
+    Older ones leave them out whatever they require. Raises NotRead.
+    """
+    head = io.BytesIO(fetch.get(file.url, f"0-{_HEAD - 1}").body)
+    text = b""
+    with (
+        suppress(tarfile.TarError, zlib.error, EOFError, OSError),
+        tarfile.open(fileobj=head, mode="r|*") as archive,
+    ):
+        for member in islice(archive, _MOST_MEMBERS):
+            if re.fullmatch(r"[^/]+/PKG-INFO", member.name):
+                found = archive.extractfile(member)
+                text = found.read(MOST_TEXT) if found else b""
+                break
+    return (text and requirements_in(text)) or None
 
 
 def torch_inside(fetch: Fetcher, file: IndexFile, *, deep: bool) -> Inside:
@@ -326,15 +373,15 @@ def _member(wheel: zipfile.ZipFile, pattern: str, most: int = MOST_TEXT) -> byte
 
 
 def requirements_in(metadata: bytes) -> list[str]:
-    """The Requires-Dist lines of a METADATA. Raises NotRead for a text that is none."""
+    """The Requires-Dist lines of a METADATA or PKG-INFO. Raises NotRead for a text that is none."""
     head = text_of(metadata).replace("\r\n", "\n").partition("\n\n")[0]
     if not head.startswith("Metadata-Version:"):
-        raise NotRead("The METADATA of a wheel does not begin as one.")
+        raise NotRead("The METADATA of a release does not begin as one.")
     return requirements(re.findall(r"^Requires-Dist: *(.+)$", head, re.MULTILINE))
 
 
 def requirements(lines: Iterable[str]) -> list[str]:
-    """Requirements as packaging prints them. Raises NotRead for a line that is none.
+    """Requirements as packaging prints them. Raises Malformed for a line that is none.
 
     Text that could act on a terminal is no requirement.
     """
@@ -343,7 +390,9 @@ def requirements(lines: Iterable[str]) -> list[str]:
         try:
             found.append(str(Requirement(line if _PLAIN.fullmatch(line) else "")))
         except InvalidRequirement as error:
-            raise NotRead(f"A wheel requires {line[:80]!a}, which is no requirement.") from error
+            raise Malformed(
+                f"A release requires {line[:80]!a}, which is no requirement."
+            ) from error
     return found
 
 

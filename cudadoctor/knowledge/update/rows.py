@@ -18,7 +18,7 @@ from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Unreachable
 
 PYPI = "https://pypi.org/simple"
 TITLES = {
-    "pypi": "Package index: names and upload days of files, and what wheels say",
+    "pypi": "Package index: names and upload days of files, and what wheels and sources say",
     "torch-index": "Index of the PyTorch project: names of the wheels of each variant",
     "release-md": "pytorch/pytorch RELEASE.md, release compatibility matrix",
     "docker-hub": "Docker Hub, tags of nvidia/cuda",
@@ -50,6 +50,7 @@ ORDER: dict[str, Callable[[Values], Any]] = {
     ),
     "pins.pins": lambda row: (_newest_first(row["torch"]), row["platform"]),
     "companions.releases": lambda row: Version(row["version"]),
+    "companions.pins": lambda row: Version(row["version"]),
     "images.tags": lambda row: (_newest_first(row["cuda"]), row["distro"]),
     "conda.conda_forge": lambda row: Version(row["torch"]),
     "libraries.nccl": lambda row: Version(row["torch"]),
@@ -147,9 +148,10 @@ class Update(Struct):
             return
         row |= values
         if isinstance(rows, list) and new:
+            rows = [*rows, row]
             packages = list(dict.fromkeys(row.get("package") for row in rows))
             whole[part] = sorted(
-                [*rows, row],
+                rows,
                 key=lambda row: (packages.index(row.get("package")), ORDER[table](row)),
             )
         elif part and rows is row:

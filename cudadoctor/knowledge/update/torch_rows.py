@@ -1,7 +1,8 @@
 """Releases of torch and of packages that must match it on the package index; torch's own index."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from urllib.parse import quote
@@ -16,20 +17,20 @@ from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
     FileName,
     IndexFile,
+    Malformed,
     Release,
     by_python,
-    decoded,
     files_of,
     last_name,
     links_of,
     releases_of,
-    requirements,
     requirements_of,
     specifier_on,
     torch_inside,
 )
 from cudadoctor.knowledge.update.rows import Tables, Update, Values, by_variant
 from cudadoctor.model.machine import OptStr, Strings, StrPair
+from cudadoctor.model.requirements import cut
 
 PAIRED = ("torchvision", "torchaudio")
 """Packages that are released together with torch."""
@@ -76,17 +77,6 @@ class Paired(Struct, frozen=True):
     day: OptStr
 
 
-class _Info(Struct):
-    version: str
-    requires_dist: list[str] | None = None
-
-
-class OldProject(Struct):
-    """The newest release by `/pypi/NAME/json`: it speaks for one that has no wheel."""
-
-    info: _Info
-
-
 def packages(tables: Tables) -> Strings:
     """The companions that the tables have, in their order."""
     return tuple(dict.fromkeys(row["package"] for row in tables["companions"]["releases"]))
@@ -95,31 +85,36 @@ def packages(tables: Tables) -> Strings:
 def enter_companion(update: Update, package: str) -> list[Paired]:
     """Enter what the index says of a package; returns its releases whose requirement is known.
 
-    Those that are older than the tables begin with are left out on purpose. Raises NotRead.
+    What a release requires is read once: it never changes. Raises NotRead.
     """
     url = f"{update.index}/{package}/"
     releases = releases_of(package, update.get(url), url)
     rows = [row for row in update.tables["companions"]["releases"] if row["package"] == package]
-    known = {row["version"]: row for row in rows}
-    enter = partial(update.enter, "pypi", url, "companions.releases")
+    known, names = {row["version"]: row for row in rows}, packages(update.tables)
+    enter = partial(update.enter, "pypi", url)
     for version, release in reversed(releases.items()):
         key = {"package": package, "version": version}
-        platforms = {*release.platforms} - {"macos_x86_64"}
-        if row := known.get(version):
+        row = known.get(version, {})
+        pythons = sorted({*release.pythons, *(row.get("pythons") or ())}, key=by_python)
+        listed = {"platforms": {*release.platforms}, "pythons": pythons}
+        if row:
             if release.yanked:
                 update.remarks.append(f"{package} {version} was yanked from the index.")
-            if row["platforms"] is not None:
-                enter(key, {"platforms": platforms})
-        elif not release.yanked and Version(version) > min(map(Version, known)):
+            enter("companions.releases", key, listed)
+        elif not release.yanked:
             with update.reading(f"{package} {version}"):
-                requires = _requires(update, package, release)
-                pythons = (file.python or "" for file in release.files)
+                requires = None
+                with suppress(Malformed):
+                    requires = requirements_of(update.fetch, release)
+                takes = (file.python or "" for file in release.files)
                 known[version] = {
                     "torch": None if requires is None else specifier_on("torch", requires),
-                    "python": next(filter(_PYTHON.fullmatch, pythons), None),
-                    "platforms": platforms,
+                    "python": next(filter(_PYTHON.fullmatch, takes), None),
+                    **listed,
                 }
-                enter(key, known[version])
+                enter("companions.releases", key, known[version])
+                if pins := pins_on({*names} - {package}, requires or ()):
+                    enter("companions.pins", key, {"requires": pins})
                 if package in OWN_BINARIES:
                     update.remarks.append(
                         f"Which torch and CUDA the binaries of {package} {version} are for"
@@ -132,17 +127,15 @@ def enter_companion(update: Update, package: str) -> list[Paired]:
     ]
 
 
-def _requires(update: Update, package: str, release: Release) -> list[str] | None:
-    """What a release requires: its wheel says it, else the index, of the newest release only."""
-    wheels = [file for file in release.files if file.filename.endswith(".whl")]
-    if wheels:
-        usual = (file for file in wheels if re.search("linux|-any", file.filename))
-        return requirements_of(update.fetch, next(usual, wheels[0]))
-    url = f"{update.index.removesuffix('/simple')}/pypi/{package}/json"
-    newest = decoded(update.get(url), OldProject, url).info
-    if newest.version != release.version or newest.requires_dist is None:
-        return None
-    return requirements(newest.requires_dist)
+def pins_on(names: Collection[str], requires: Iterable[str]) -> list[str]:
+    """The requirements that admit one release of a companion and hold without an extra."""
+    asked = ((line, cut(line)) for line in requires)
+    return [
+        line
+        for line, parts in asked
+        if parts and parts.name in names and "extra" not in parts.marker
+        if pinned_version(parts.specifier)
+    ]
 
 
 def pair_for(torch: str, day: OptStr, known: Iterable[Paired]) -> OptStr:

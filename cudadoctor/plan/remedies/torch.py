@@ -204,7 +204,9 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     if not pins:
         return ()
     # PyPI has xformers for one CUDA only; torch's own index has it for each.
-    beside = origin.variant is not None and "xformers" in pins
+    beside = origin.variant is not None and any(
+        kb.on_torch_index(name, release) for name, release in found.items() if release
+    )
     own = (*COMPANIONS, "xformers") if beside else COMPANIONS
     ours = tuple(pin for name, pin in pins.items() if name in own)
     others = tuple(pin for name, pin in pins.items() if name not in own)
@@ -318,9 +320,13 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
     build, cuda = installed_row(m, kb), m.torch.cuda
     if build is not None and name in ("torchvision", "torchaudio"):
         return companion_of(name, build, kb)
-    fitting = kb.companion(name, Version(torch.public))
-    made = ((release, kb.companion_cuda(name, release)) for release in fitting)
-    return next((release for release, cudas in made if cuda in (None, *(cudas or (cuda,)))), None)
+    place, python = platform_of(m), python_of(m)
+    for release in kb.companion(name, Version(torch.public)):
+        cudas = kb.companion_cuda(name, release, place)
+        wheel = name in COMPILED_HERE or kb.has_wheel(name, release, place, python)
+        if wheel and (cudas is None or cuda in (None, *cudas)):
+            return release
+    return None
 
 
 def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
