@@ -174,14 +174,16 @@ class Stock:
             (row["package"], row["version"]): row["python"] for row in around["releases"]
         }
         self.flash: dict[str, str] = {
-            torch: row["version"] for row in around["flash_attn"] for torch in row["torch"]
+            torch: row["version"]
+            for row in reversed(around["flash_attn"])
+            for torch in row["torch"]
         }
         self.triton: dict[str, str] = {
             torch: wanted.removeprefix("==")
             for torch, wanted in around["triton"].items()
             if wanted.startswith("==")
         }
-        self.xformers = {row["torch"]: row["version"] for row in around["xformers"]}
+        self.xformers = {row["torch"]: row["versions"][0] for row in reversed(around["xformers"])}
 
     def installs(self, name: str, version: str, python: str) -> bool:
         """Whether a release can be there at all, beside this Python."""

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
 from peer_classes import conda_against
 from second_reading import INDEX, Plain, Reading, Row, numbers
 
@@ -440,22 +441,17 @@ def companion_against(
 
 def _of_prebuilt(name: str, version: str, row: Row, reading: Reading) -> Iterator[str]:
     minor = row["torch"].rpartition(".")[0]
-    if name == "xformers" and row["cuda"]:
-        made = [release for release in reading.around["xformers"] if release["version"] == version]
-        if made and row["cuda"] not in made[0]["cuda"]:
-            yield f"its binaries are for CUDA {made[0]['cuda']}"
     if name == "flash-attn":
         made = [
             release for release in reading.around["flash_attn"] if release["version"] == version
         ]
         if made and not any(minor in release["torch"] for release in made):
             yield "it was not built for this torch"
-    if name == "bitsandbytes" and row["cuda"]:
-        for binaries in reading.around["bitsandbytes"]:
-            first, last = binaries["versions"][0], binaries["versions"][-1]
-            inside = numbers(first) <= numbers(version) <= numbers(last)
-            if inside and row["cuda"] not in binaries["cuda"]:
-                yield f"its binaries are for CUDA {binaries['cuda']}"
+    for binaries in reading.around[name] if name in ("xformers", "bitsandbytes") else ():
+        first, last = (Version(binaries["versions"][end]) for end in (0, -1))
+        here = first <= Version(version) <= last and row["platform"] in binaries["platforms"]
+        if here and row["cuda"] not in (None, *binaries["cuda"]):
+            yield f"its binaries are for CUDA {binaries['cuda']}"
 
 
 def admits(specifier: str, version: str) -> bool:

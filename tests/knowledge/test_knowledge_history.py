@@ -140,6 +140,15 @@ def test_an_index_without_metadata_beside_the_wheel_is_read_through_the_wheel() 
     assert asked_of(wheel("0.1.0"), {f"{FILES}/{wheel('0.1.0')}": body}) == ["torch==2.0.1"]
 
 
+def test_the_wheel_for_the_usual_processor_speaks_for_its_release(folder: Path) -> None:
+    # torchvision 0.11.3 for ARM requires any torch, that for x86-64 the one of its day.
+    arm = listed(wheel("0.10.0", "cp38-abi3-manylinux2014_aarch64"), "2025-07-24")
+    usual = listed(wheel("0.10.0"), "2025-07-24")
+    asked = updated(folder, needs("0.10.0", "torch==2.7.1"), arm, usual).asked
+    assert asked == [PAGE, f"{FILES}/{wheel('0.10.0')}.metadata"]
+    assert KB.companion_torch("torchvision", "0.11.3") == "==1.10.2"
+
+
 def test_only_an_exact_requirement_on_another_companion_is_a_pin() -> None:
     requires = (
         "xformers==0.0.31; platform_machine == 'x86_64'",

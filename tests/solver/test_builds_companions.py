@@ -75,6 +75,59 @@ def test_no_xformers_has_wheels_for_arm() -> None:
     assert not [requirement for requirement in change.install if requirement.startswith("xformers")]
 
 
+def test_xformers_from_before_torchs_own_index_comes_from_the_package_index() -> None:
+    m = holding("xformers 0.0.32.post2", python={"version": "3.10.12"})
+    change = change_of(moved(m, "2.0.1", "cu118"))
+    assert change.then == ("xformers==0.0.22", "numpy<2")
+    assert change.index == "https://download.pytorch.org/whl/cu118"
+    # Its next release was the first on torch's own index.
+    later = change_of(moved(m, "2.1.0", "cu118"))
+    assert "xformers==0.0.22.post7" in later.install
+
+
+def test_xformers_is_not_pinned_to_a_release_without_a_wheel_for_this_python() -> None:
+    def after(python: str) -> PackageChange:
+        m = holding("xformers 0.0.32.post2", python={"version": python})
+        return change_of(moved(m, "2.5.1", "cu121"))
+
+    assert "xformers==0.0.29.post1" in after("3.12.3").install
+    gone = after("3.13.1")
+    assert "xformers" in gone.remove
+    assert not [pin for pin in (*gone.install, *gone.then) if pin.startswith("xformers")]
+
+
+def test_xformers_on_windows_has_the_builds_of_windows() -> None:
+    m = holding("xformers 0.0.32.post2", platform={"system": "Windows", "machine": "x86_64"})
+    with_124 = change_of(moved(m, "2.5.1", "cu124", WINDOWS))
+    assert "xformers==0.0.29.post1" in with_124.install
+    assert "xformers" in change_of(moved(m, "2.5.1", "cu121", WINDOWS)).remove
+    with_121 = change_of(moved(m, "2.5.1", "cu121", WINDOWS))
+    assert not [pin for pin in with_121.install if pin.startswith("xformers")]
+
+
+def test_an_old_torch_gets_the_bitsandbytes_of_its_day() -> None:
+    m = holding("bitsandbytes 0.50.0", python={"version": "3.10.12"})
+    change = change_of(moved(m, "2.2.2", "cu121"))
+    assert "bitsandbytes==0.47.0" in change.then
+
+
+def test_a_release_without_a_wheel_for_this_python_is_not_proposed_alone() -> None:
+    def pins(python: str) -> list[str]:
+        m = holding("xformers 0.0.20", torch="2.5.1+cu121", cuda="12.1", python={"version": python})
+        found = remedies.install_companion(m, KB, "xformers")
+        return [pin for remedy in found for pin in change_of(remedy).install]
+
+    assert pins("3.12.3") == ["xformers==0.0.29.post1"]
+    assert pins("3.13.1") == []
+
+
+def test_old_xformers_alone_comes_from_the_package_index() -> None:
+    m = holding("xformers 0.0.16", torch="2.0.1+cu118", cuda="11.8", python={"version": "3.10.12"})
+    (remedy,) = remedies.install_companion(m, KB, "xformers")
+    assert change_of(remedy).install == ("xformers==0.0.22",)
+    assert change_of(remedy).index is None
+
+
 @pytest.mark.parametrize(
     ("python", "pinned"),
     # For torch 2.7 and CUDA 12: Python 3.9 to 3.13.

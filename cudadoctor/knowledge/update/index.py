@@ -311,7 +311,9 @@ def requirements_of(fetch: Fetcher, release: Release) -> list[str] | None:
 
     Raises NotRead, Malformed.
     """
-    usual = sorted(release.wheels, key=lambda file: not re.search("linux|-any", file.filename))
+    # Of old releases, the wheels for other processors leave out what they were compiled for.
+    first = re.compile(r"linux\w*_x86_64|-any")
+    usual = sorted(release.wheels, key=lambda file: not first.search(file.filename))
     if not usual:
         return _declared(fetch, release.files[0])
     with suppress(NotRead):  # An index may have the METADATA beside the wheel (PEP 658).
