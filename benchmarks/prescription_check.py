@@ -198,30 +198,40 @@ def _lives(name: str, version: str, row: Row, plain: Plain, reading: Reading) ->
         return stays or _has_flash(row, plain, reading)
     known = [release for release in reading.around["releases"] if release["package"] == name]
     if name == "xformers":
-        made = {release["version"]: release for release in reading.around["xformers"]}
-        if stays and (version not in made or row["cuda"] is None):
+        made = reading.around["xformers"]
+        if stays and (row["cuda"] is None or all(version not in one["versions"] for one in made)):
             return True
         fits = [
-            release
-            for release, binaries in made.items()
-            if binaries["torch"] == row["torch"] and row["cuda"] in (None, *binaries["cuda"])
+            one["versions"][0]
+            for one in made
+            if one["torch"] == row["torch"]
+            and row["platform"] in one["platforms"]
+            and row["cuda"] in (None, *one["cuda"])
         ]
         if stays and version in fits:
             return True
-        places = {release["version"]: release for release in known}
-        return any(_comes(places.get(release), row, plain) for release in fits)
+        # Torch's own index has more platforms than the package index.
+        return any(
+            _comes({**release, "platforms": None}, row, plain)
+            for release in known
+            if release["version"] in fits
+        )
     return any(
         _comes(release, row, plain)
         and not list(companion_against(name, release["version"], row, plain, reading))
-        for release in [*known, {"version": version}]
+        for release in [*(one for one in known if one["torch"]), {"version": version}]
     )
 
 
-def _comes(release: Row | None, row: Row, plain: Plain) -> bool:
+def _comes(release: Row, row: Row, plain: Plain) -> bool:
     """Whether a release has a wheel for this platform and Python, as far as it is known."""
-    places, python = ((release or {}).get(field) for field in ("platforms", "python"))
+    places, python, named = (release.get(field) for field in ("platforms", "python", "pythons"))
     here = places is None or row["platform"] in places or "any" in places
-    return here and (not python or admits(python, plain["python"].rstrip("t")))
+    mine, threaded = numbers(plain["python"].rstrip("t")), plain["python"].endswith("t")
+    abi3 = [numbers(one[:-1]) for one in named or () if one.endswith("+")]
+    wheel = named is None or bool({"any", plain["python"]} & {*named})
+    wheel = wheel or (not threaded and any(first <= mine for first in abi3))
+    return here and wheel and (not python or admits(python, plain["python"].rstrip("t")))
 
 
 def _has_flash(row: Row, plain: Plain, reading: Reading) -> bool:
@@ -447,11 +457,14 @@ def _of_prebuilt(name: str, version: str, row: Row, reading: Reading) -> Iterato
         ]
         if made and not any(minor in release["torch"] for release in made):
             yield "it was not built for this torch"
-    for binaries in reading.around[name] if name in ("xformers", "bitsandbytes") else ():
-        first, last = (Version(binaries["versions"][end]) for end in (0, -1))
-        here = first <= Version(version) <= last and row["platform"] in binaries["platforms"]
-        if here and row["cuda"] not in (None, *binaries["cuda"]):
-            yield f"its binaries are for CUDA {binaries['cuda']}"
+    own = [
+        binaries
+        for binaries in (reading.around[name] if name in ("xformers", "bitsandbytes") else ())
+        if Version(binaries["versions"][0]) <= Version(version) <= Version(binaries["versions"][-1])
+    ]
+    here = [cuda for one in own if row["platform"] in one["platforms"] for cuda in one["cuda"]]
+    if own and row["cuda"] not in (None, *here):
+        yield f"its binaries are for CUDA {here}"
 
 
 def admits(specifier: str, version: str) -> bool:
