@@ -5,6 +5,8 @@ a package whose code is bound to the old torch is taken out (its import would en
 with the fitting nvcc at hand, rebuilt; a sentence says which.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
