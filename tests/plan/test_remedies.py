@@ -168,6 +168,17 @@ def test_the_last_torchaudio_stays_with_the_cuda_that_it_was_built_for(
     assert kept or "torchaudio" in found.packages.remove
 
 
+@pytest.mark.parametrize("installed", ["0.29.1", "0.21.0"])
+def test_torch_comes_back_with_the_companion_that_belongs_to_it(installed: str) -> None:
+    m = machine()
+    assert m.packages is not None
+    vision = type(m.packages[0])(name="torchvision", version=installed)
+    rest = tuple(package for package in m.packages if package.name != "torchvision")
+    (found,) = remedies.reinstall_torch(msgspec.structs.replace(m, packages=(*rest, vision)), KB)
+    assert found.packages is not None
+    assert found.packages.install == ("torch==2.14.1", "torchvision==0.29.1")
+
+
 def test_an_environment_that_is_made_for_a_companion_gets_the_installed_torch_too() -> None:
     m = machine()
     alone = PackageChange(install=("torchvision==0.29.1",), then=("numpy<2",))

@@ -172,7 +172,12 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
         return ()
     release = version.public
     present = [package for package in map(m.package, COMPANIONS) if package]
-    pins = (f"{package.name}=={package.version.partition('+')[0]}" for package in present)
+    # A companion of another release would keep pip from installing torch again.
+    fitting = {package.name: _release_for(package.name, version, m, kb) for package in present}
+    pins = (
+        f"{package.name}=={fitting[package.name] or package.version.partition('+')[0]}"
+        for package in present
+    )
     left = ", ".join(m.torch.leftovers or ())
     return (
         _step(
