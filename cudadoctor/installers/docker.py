@@ -22,6 +22,7 @@ from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange
 from cudadoctor.model.machine import Machine, OptStr, OptVersion
+from cudadoctor.solver.demand import driver_level
 
 _PYTHON_OF = {"ubuntu24.04": "3.12", "ubuntu22.04": "3.10", "ubuntu26.04": "3.14"}
 """The Python of each distribution, the preferred distribution first."""
@@ -85,7 +86,7 @@ def image_of(m: Machine, kb: Knowledge, change: PackageChange) -> Image | None:
     return image_for(
         kb,
         cuda,
-        runs=m.driver.cuda,
+        runs=driver_level(m, kb),
         pythons=build.pythons if build else None,
         flavour="devel" if split_compiled((*change.install, *change.then))[1] else "base",
     )

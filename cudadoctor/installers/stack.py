@@ -21,7 +21,7 @@ from cudadoctor.model.machine import (
     StrPair,
     Versions,
 )
-from cudadoctor.solver.demand import capabilities_of, served
+from cudadoctor.solver.demand import capabilities_of, driver_level, served
 
 WIDTH = 96
 PLATFORM_NAMES = {
@@ -128,7 +128,7 @@ def stack_for(kind: str, m: Machine, kb: Knowledge, build: TorchBuild, *, python
         then=numpy_for(build),
         capabilities=capabilities_of(m, kb),
         driver=m.driver.kernel or m.driver.library,
-        driver_cuda=m.driver.cuda,
+        driver_cuda=driver_level(m, kb),
     )
 
 

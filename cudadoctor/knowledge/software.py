@@ -38,6 +38,31 @@ class JetsonBuild(Row, frozen=True):
     python: str
 
 
+class TegraRelease(Row, frozen=True):
+    """What is known of one release of Linux for Tegra, by which it can be told.
+
+    kernel: its first two numbers; ubuntu: its base; driver: the branch that nvidia-smi shows; cuda:
+    that comes with it. gpus: that no other release supports.
+    """
+
+    l4t: int
+    kernel: str
+    ubuntu: str
+    driver: OptInt
+    cuda: Strings
+    gpus: Strings
+
+
+class Backend(Row, frozen=True):
+    """A kind of torch for another maker's GPUs. systems: for which its index has wheels."""
+
+    maker: str
+    name: str
+    label: str
+    index: str
+    systems: Strings
+
+
 class Board(Row, frozen=True):
     """How GPUs whose names hold a pattern are wired. pcie: they have a PCIe link of their own.
 
@@ -77,6 +102,8 @@ class _NoWheel(Row, frozen=True):
 class _Practice(Row, frozen=True):
     compiles: tuple[_Compiling, ...]
     jetson: tuple[JetsonBuild, ...]
+    l4t: tuple[TegraRelease, ...]
+    backends: tuple[Backend, ...]
     pyg: tuple[PygWheel, ...]
     no_wheel: tuple[_NoWheel, ...]
     boards: tuple[Board, ...]
@@ -212,6 +239,15 @@ class Software:
     def jetson_build(self, l4t: int) -> JetsonBuild | None:
         """Where NVIDIA's builds of torch for that Linux for Tegra release lie; None not known."""
         return next((row for row in self._practice.jetson if row.l4t == l4t), None)
+
+    @property
+    def tegra_releases(self) -> tuple[TegraRelease, ...]:
+        """The releases of Linux for Tegra, oldest first."""
+        return self._practice.l4t
+
+    def backend_of(self, maker: str) -> Backend:
+        """Where the builds of torch for the GPUs of that maker lie (amd, intel)."""
+        return next(row for row in self._practice.backends if row.maker == maker)
 
     # Images and conda
 

@@ -77,6 +77,10 @@ class TorchBuild(
         return DEFAULT_INDEX if self.default else f"{TORCH_INDEX}/{self.variant}"
 
 
+_WHEELS_SINCE = (2, 1)
+"""From this release on, torch's own indexes bring the CUDA libraries as wheels, too."""
+
+
 class _Torch(Row, frozen=True):
     releases: tuple[TorchRelease, ...]
     builds: tuple[TorchBuild, ...]
@@ -141,6 +145,14 @@ class TorchBuilds:
     def default_pins(self, torch: Version, platform: str) -> OptStrings:
         """What the wheel of the default index requires (nvidia-*, triton), None not known."""
         return self._pins.get((torch.base_version, platform))
+
+    def cudnn_pin(self, torch: OptVersion, cuda: OptVersion, platform: OptStr) -> OptStr:
+        """The wheel of cuDNN that a build for Linux pins, None where it has none or is unknown."""
+        if torch is None or cuda is None or not (platform or "").startswith("linux"):
+            return None
+        build = self.build_of(torch, f"cu{cuda.major}{cuda.minor}", platform or "")
+        own = torch.release >= _WHEELS_SINCE and build and build.cudnn
+        return f"nvidia-cudnn-cu{cuda.major}=={own}" if own and own.count(".") > 2 else None
 
     @property
     def pinned_names(self) -> frozenset[str]:

@@ -340,6 +340,7 @@ _PROGRAMS = frozenset(
     pacman
     mhwd ubuntu-drivers nixos-rebuild modprobe nvidia-modprobe nvidia-smi systemctl dkms akmods
     mokutil kmodgenca update-initramfs dracut dracut-rebuild mkinitcpio ldconfig wsl.exe
+    nvidia-smi.exe
     winget wget curl dpkg apk xbps-install emerge
     docker podman nerdctl nvidia-ctk lxc incus pct mount ulimit usermod srun bsub qsub
     nvidia-cuda-mps-control fuser ps grep grubby update-grub setsebool
@@ -352,7 +353,7 @@ _ARGUMENTS = frozenset(
     """
     $PYTHON -C -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force --gpgpu
     --gpu-reset --import --index --index-url --default-index --extra-index-url --manifest-path
-    --dry-run --ignore-installed --reinstall -cgi -mig -srs conf-compute mig
+    --dry-run --ignore-installed --reinstall -dm -cgi -mig -srs conf-compute mig
     --purge
     --no-build-isolation --no-cache-dir --pypi --project --python --refresh --shutdown --upgrade
     pip venv ensurepip install uninstall remove create add sync update upgrade full-upgrade refresh
@@ -438,7 +439,7 @@ _INTERFACE = (
 )
 _SETTING = (
     rf"{_INTERFACE}|WARN|INFO|compute,utility|"
-    r"\d{1,9}(?:,\d{1,4})*|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
+    r"\d{1,9}(?:,\d{1,4})*|/usr/local/cuda/bin/ptxas|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
     r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g(?:\+\+|cc)(?:-\d{1,2})?"
     r"|/opt/rh/gcc-toolset-\d{1,2}/root/usr/bin/g(?:\+\+|cc)"

@@ -16,6 +16,7 @@ PREFIXES = (
     "NVTE_",
     "NCCL_",
     "TORCH_",
+    "TORCHDYNAMO_",
     "TORCHINDUCTOR_",
     "TORCHELASTIC_",
     "PYTORCH_",

@@ -227,12 +227,23 @@ SURENESS = {
 }
 
 
+_OF_NO_ENVIRONMENT = (
+    "The error is in the program, not in the environment",
+    "This looks like a bug in torch itself",
+)
+"""Titles that say no more than the sentence for their cause."""
+
+
 def headline(shown: Report, say: Language) -> Headline:
     """The answer in one sentence: what is wrong, or that nothing is, or what is not known."""
     diagnosis, machine = shown.diagnosis, shown.machine
     if diagnosis.verdict == "healthy":
         return Headline("ok", _healthy(machine, say))
     if cause := outside(shown):
+        named = next(finding for finding in diagnosis.findings if finding.cause == cause)
+        if named.templates[0] not in _OF_NO_ENVIRONMENT:
+            text = say("Not an environment problem: {title}", title=inside(named.title))
+            return Headline("ok", _sentence(text))
         return Headline(
             "ok",
             say(

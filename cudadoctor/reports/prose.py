@@ -38,6 +38,8 @@ def read_prose(doc: Document, knowledge: Knowledge) -> Statements:
 _SENTENCE = re.compile(r"(?:(?<!\S)[^\W\d_]{1,20}['’]?[^\W\d_]{0,3}[,.!?]? ){3,}[^\W\d_]{2,20}")
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{4,}")
 """Chinese and Japanese, whose words stand without spaces."""
+_PRINTED = re.compile(r"\b(?:True|False) (?:NVIDIA |GeForce |Tesla |Quadro |RTX |GTX )+[\w -]*")
+"""What a line of Python prints of a GPU: whether it is there, and its name."""
 _LABEL = re.compile(r"\W{0,4}[\w .()/+-]{1,50}[:=|]")
 """How the lines of a program's dump begin, and sentences hardly ever."""
 _FAILURE = re.compile(
@@ -52,7 +54,7 @@ def may_complain(doc: Document) -> bool:
         _WITHOUT_SPACES.search(line.text)
         or line.text.rstrip().endswith("?")
         or _FAILURE.search(line.text)
-        or (_SENTENCE.search(line.text) and not _LABEL.match(line.text))
+        or (_SENTENCE.search(_PRINTED.sub("", line.text)) and not _LABEL.match(line.text))
         for line in doc.lines
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from packaging.version import Version
 
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.model.machine import Gap
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cudadoctor.knowledge import Knowledge
+    from cudadoctor.knowledge.software import TegraRelease
     from cudadoctor.model.machine import Machine
 
 PROGRAM_READERS: tuple[Reader, ...] = (
@@ -96,5 +99,31 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
         symptoms=found,
         gaps=tuple(gaps),
     )
+    machine = _with_l4t(machine, knowledge)
     lines = {f"symptoms.{n}": f"line {symptom.line}" for n, symptom in enumerate(found)}
     return replace(machine, origins=machine.origins | lines)
+
+
+def _with_l4t(m: Machine, knowledge: Knowledge) -> Machine:
+    """A Jetson with the release of Linux for Tegra that its kernel, driver or board tells."""
+    here, driver, names = m.platform, m.driver, {gpu.name for gpu in m.gpus or ()}
+    if not here.jetson or here.l4t is not None:
+        return m
+    found = re.match(r"(\d+\.\d+)\.\S*-tegra", here.kernel or "")
+    kernel, branch = found and found[1], driver.version and driver.version.branch
+    ubuntu = here.distro_version if here.distro == "ubuntu" and not m.container.kind else None
+    # The surest sign first: of two that differ, what the kernel says of itself counts.
+    signs: tuple[tuple[str, Callable[[TegraRelease], bool]], ...] = (
+        ("platform.kernel", lambda row: row.kernel == kernel),
+        ("driver.reported", lambda row: row.driver is not None and row.driver == branch),
+        ("gpus.0.name", lambda row: not names.isdisjoint(row.gpus)),
+        ("driver.cuda", lambda row: str(driver.cuda) in row.cuda),
+        ("platform.distro_version", lambda row: row.ubuntu == ubuntu),
+    )
+    for path, is_shown in signs:
+        for row in knowledge.tegra_releases:
+            if is_shown(row):
+                origins = m.origins | {"platform.l4t": m.origins.get(path, "the board")}
+                platform = replace(here, l4t=Version(f"{row.l4t}"))
+                return replace(m, platform=platform, origins=origins)
+    return m

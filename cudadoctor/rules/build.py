@@ -17,7 +17,13 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, Strings
 from cudadoctor.model.rule import Answer, Found, NotKnown, need, rule
 from cudadoctor.model.versions import version_of
-from cudadoctor.plan.remedies import by_hand, install_python, install_torch, leave_out
+from cudadoctor.plan.remedies import (
+    by_hand,
+    for_other_maker,
+    install_python,
+    install_torch,
+    leave_out,
+)
 from cudadoctor.rules.evidence.devices import (
     Device,
     code_version,
@@ -176,12 +182,6 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
     if (build == "cuda") != amd or (build != "cuda" and not need(nvidia, "gpus")):
         return None
     backend = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "Intel XPU"}[build]
-    rocm = by_hand(
-        "install-rocm-torch",
-        "Install the ROCm build of torch",
-        "Select ROCm on https://pytorch.org/get-started/locally/, then run the command shown there "
-        "in this environment.",
-    )
     return Found(
         evidence=("torch.build", "torch.text", "pci" if amd else "gpus"),
         values={
@@ -191,7 +191,7 @@ def torch_wrong_backend(m: Machine, kb: Knowledge) -> Answer:
             "vendor": "AMD" if amd else "NVIDIA",
         },
         sure=not amd,
-        remedies=rocm if amd else install_torch(m, kb),
+        remedies=for_other_maker(m, kb, "amd") if amd else install_torch(m, kb),
     )
 
 

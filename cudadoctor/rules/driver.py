@@ -100,6 +100,13 @@ _REASONS: dict[Reason, StrPair] = {
         "Without its kernel module, neither nvidia-smi nor CUDA can reach the GPU.",
     ),
 }
+TOLD: dict[str, Reason] = {
+    "module-not-signed": "secure-boot",
+    "gpu-without-its-driver": "nouveau",
+    "module-not-built": "not-built",
+    "after-kernel-update": "not-built",
+}
+"""What a report says of a module that does not load -> what keeps it out."""
 _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)")
 
 
@@ -250,6 +257,9 @@ def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
         return "blacklisted", ("driver.blacklisted_by",)
     if m.platform.secure_boot and driver.log is None:
         return "secure-boot", ("platform.secure_boot",)
+    for place, symptom in enumerate(m.symptoms or ()):
+        if (told := TOLD.get(symptom.key)) and (kernel or told != "not-built"):
+            return told, (f"symptoms.{place}.text",)
     return "modprobe", ()
 
 

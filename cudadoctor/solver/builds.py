@@ -315,6 +315,8 @@ def _best(machine: Machine, knowledge: Knowledge, keep: OptStr) -> Choice:
         return _blocked(machine, knowledge, keep, _sentence(blocker))
     demand = demand_of(machine, knowledge)
     if demand.gpus == "unknown":
+        if demand.tegra:
+            return Choice(build=None, why=(_sentence(demand.tegra),))
         return Choice(build=None, why=(unlisted(machine, knowledge),), asks=ASK_GPU)
     builds = tuple(_as_read(build, machine) for build in knowledge.builds_on(demand.platform))
     if not builds:

@@ -292,6 +292,16 @@ def _found(
     return step(cuda=driver.cuda if works or not forward else native, decides=forward and works)
 
 
+def driver_level(machine: Machine, knowledge: Knowledge) -> OptVersion:
+    """The newest CUDA of the driver itself: no newer than its branch brings.
+
+    A compat library, or the table of another machine, may name a newer one.
+    """
+    version, told = machine.driver.version, machine.driver.cuda
+    native = knowledge.native_cuda(version) if version else None
+    return min(filter(None, (native, told)), default=None)
+
+
 def tegra_wall(machine: Machine) -> OptStr:
     """Why builds for servers do not run on this Jetson, None where they do or it is none."""
     l4t, cuda = machine.platform.l4t, machine.driver.cuda

@@ -525,9 +525,17 @@ def test_a_release_that_needs_a_newer_python_is_not_put_on_an_older_system() -> 
     newest = msgspec.structs.replace(
         DEFAULT, install=("torch==2.15.0",), variant="cu132", cuda="13.2"
     )
-    tag = docker.image_of(machine(driver={"cuda": "13.3"}), KB, newest)
+    new = {"cuda": "13.3", "kernel": "615.71.09", "reported": "615.71.09", "library": "615.71.09"}
+    tag = docker.image_of(machine(driver=new), KB, newest)
     assert tag is not None and tag.name.endswith("ubuntu24.04")
     assert tag.name.startswith("nvidia/cuda:13.2")
+
+
+def test_an_image_goes_by_the_driver_and_not_by_a_table_of_another_machine() -> None:
+    old = {"kernel": "535.183.01", "reported": "535.183.01", "library": "535.183.01"}
+    for told in ("12.8", "12.2"):
+        tag = docker.image_of(machine(driver={**old, "cuda": told}), KB, TO_CU126)
+        assert tag is not None and str(tag.cuda) == "12.2"
 
 
 def test_conda_pins_a_release_that_conda_forge_has() -> None:

@@ -53,6 +53,11 @@ def packages(*named: tuple[str, str], cuda: str | None = "12.4", **more: Any) ->
     return {"packages": some, "torch": {"cuda": cuda}, **more}
 
 
+def cudnn(release: str, torch: str = "2.7.1+cu126", cuda: str = "12.6") -> dict[str, Any]:
+    some = [{"name": "nvidia-cudnn-cu12", "version": release}]
+    return {"packages": some, "torch": {"version": torch, "text": torch, "cuda": cuda}}
+
+
 Row = tuple[str, str, dict[str, Any], bool]
 
 SYSTEMS: tuple[Row, ...] = (
@@ -205,6 +210,10 @@ TORCH: tuple[Row, ...] = (
     ("gpu-older-than-build", LINUX, {"torch": {"archs": ["sm_90"]}}, True),
     ("gpu-older-than-build", LINUX, {"torch": {"archs": ["sm_60", "sm_70"]}}, False),
     ("gpu-older-than-build", LINUX, {}, False),
+    ("cudnn-not-as-pinned", LINUX, cudnn("9.13.0.50"), True),
+    ("cudnn-not-as-pinned", LINUX, cudnn("9.5.1.17"), False),
+    ("cudnn-not-as-pinned", LINUX, cudnn("9.5.1.17", "2.7.1+cu128", "12.8"), True),
+    ("cudnn-not-as-pinned", LINUX, cudnn("9.13.0.50", "2.7.1+cu129", "12.9"), False),
     ("wheel-for-other-torch", LINUX, symptom(wheel_torch="2.13"), True),
     ("wheel-for-other-torch", LINUX, symptom(wheel_torch="2.14"), False),
     ("wheel-for-other-torch", LINUX, symptom(wheel_torch="2.14.0"), False),

@@ -232,7 +232,7 @@ PROGRAMS = {
     *("poetry", "pdm", "py", "apt-get", "dnf", "zypper", "pacman", "mhwd", "ubuntu-drivers"),
     *("nixos-rebuild", "modprobe", "nvidia-modprobe", "nvidia-smi", "systemctl", "dkms", "akmods"),
     *("mokutil", "kmodgenca", "update-initramfs", "dracut", "dracut-rebuild", "mkinitcpio"),
-    *("nvidia-bug-report.sh",),
+    *("nvidia-bug-report.sh", "nvidia-smi.exe"),
     *("ldconfig", "wsl.exe", "cudadoctor", "dmesg", "lspci", "nvcc", "env", "ls", "cat", "g++"),
     *("free", "df", "reboot", "tee", "usermod", "Restart-Computer"),
     *("winget", "wget", "curl", "dpkg", "apk", "xbps-install", "emerge"),
@@ -261,7 +261,8 @@ OPTIONS = {
     *("--now", "-cgi", "-mig", "-srs", "--force-reinstall", "-siD", "--mode", "--oldpackage"),
     *("--update", "--silent", "--enable", "--add-repo", "--set-enabled", "-e", "-name", "-exec"),
     *("--allowerasing", "--allow-downgrades", "--auto-agree-with-licenses", "--rebuild"),
-    *("--reinstall", "--purge", "--pypi", "--project"),
+    *("--reinstall", "--purge", "--pypi", "--project", "-dm"),
+    *("--dry-run", "--ignore-installed"),
     *("--set-default", "--no-kernel-modules"),
 }
 EDITS = {

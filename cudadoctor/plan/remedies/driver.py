@@ -29,7 +29,7 @@ from cudadoctor.plan.remedies.process import (
     set_variables,
     side_of,
 )
-from cudadoctor.plan.remedies.repositories import adding, repository_of
+from cudadoctor.plan.remedies.repositories import adding, is_ended, repository_of
 from cudadoctor.solver.demand import capabilities_of, listed, serves_all
 from cudadoctor.solver.fit import compat_lifts, has_virtual_gpu
 
@@ -676,6 +676,10 @@ def _words(m: Machine) -> dict[str, str]:
     }
 
 
+_ENDED = (
+    "This release is too old for NVIDIA's driver packages. Upgrade the distribution, or install "
+    "driver {branch} with NVIDIA's installer (the .run file from nvidia.com/drivers)."
+)
 _NEEDS_REPOSITORY = (
     "First set up NVIDIA's package repository for this distribution, following NVIDIA's driver "
     "installation guide (docs.nvidia.com/datacenter/tesla/driver-installation-guide)."
@@ -714,6 +718,9 @@ def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
     note = _TABLE.notes.get(row.note)
     before: tuple[Strings, ...] = _COMPONENTS if row.components and not _names(m) else ()
     manual = row.manual and row.manual.format(**words)
+    if row.source and not _has_source(m) and is_ended(m):
+        title, text = f"Install NVIDIA driver {aim.branch}", _ENDED.format(branch=aim.branch)
+        return _by((), None) | {"title": title, "reason": None, "manual": text}
     if row.source and not _has_source(m):
         setup = _repository(m, words)
         manual = manual if setup else _NEEDS_REPOSITORY

@@ -57,6 +57,13 @@ def repository_of(m: Machine, *, toolkit: bool = False) -> Release | None:
     return next(found, None)
 
 
+def is_ended(m: Machine) -> bool:
+    """Whether this release is older than every one that NVIDIA has packages for."""
+    rows = (row.release for row in _TABLE.releases if m.platform.distro in row.distros)
+    first = min((int(release) for release in rows if release.isdecimal()), default=0)
+    return (major_of(m) or first) < first
+
+
 def adding(m: Machine, release: Release | None) -> str:
     """The commands that add it, separated by semicolons; "" if this machine has none."""
     arch = _ARCHITECTURES.get(m.platform.machine or "")

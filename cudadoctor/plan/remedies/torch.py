@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 from functools import partial
+from operator import itemgetter
 
 from msgspec.structs import replace
 from packaging.version import Version
@@ -30,6 +31,7 @@ from cudadoctor.solver.companions import (
 )
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
+    demand_of,
     named,
     platform_blocker,
     platform_of,
@@ -37,7 +39,9 @@ from cudadoctor.solver.demand import (
     seen_gpus,
     variables_for,
 )
+from cudadoctor.solver.fit import block
 from cudadoctor.solver.reasons import companion_of
+from cudadoctor.solver.supposed import supposed
 
 _step = partial(Remedy, risk=Risk.ENVIRONMENT)
 
@@ -89,6 +93,43 @@ def _of_any_release(remedy: Remedy) -> Remedy:
     return replace(remedy, title=title, packages=replace(change, install=names, then=()))
 
 
+def older_cuda(m: Machine, kb: Knowledge) -> Remedies:
+    """The build whose CUDA the driver brings itself: its PTX is never too new; () if none is."""
+    level = m.driver.cuda or (kb.native_cuda(m.driver.version) if m.driver.version else None)
+    (here, *_) = supposed(m, kb).machines
+    if level is None or platform_of(here) is None:
+        return ()
+    demand, own = demand_of(here, kb), m.torch.version and m.torch.version.release
+    fitting = [
+        (build.torch.release == own, build.torch, build.cuda, build)
+        for build in kb.builds_on(demand.platform)
+        if build.cuda and build.cuda <= level and block(build, demand) is None
+    ]
+    # Of the same release if there is one, else of the newest; of a release the newest CUDA.
+    best = max(fitting, key=itemgetter(0, 1, 2), default=None)
+    return (remedy_for(best[3], m, kb),) if best else ()
+
+
+def for_other_maker(m: Machine, kb: Knowledge, maker: str) -> Remedies:
+    """The builds for AMD's or Intel's GPUs, from torch's index of that name."""
+    backend = kb.backend_of(maker)
+    step = _step(
+        id=f"install-{backend.name}-torch", title=f"Install the {backend.label} build of torch"
+    )
+    if m.platform.system not in backend.systems or m.platform.machine in ("aarch64", "arm64"):
+        text = (
+            f"Select {backend.label} on https://pytorch.org/get-started/locally/, then run the "
+            "command shown there in this environment."
+        )
+        return (replace(step, manual=text),)
+    change = PackageChange(
+        install=("torch", "torchvision"),
+        remove=_installed(m, TORCH_FAMILY) + only_for_torch(m.packages or ()),
+        index=backend.index,
+    )
+    return (replace(step, packages=change),)
+
+
 def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
     """The torch that an installed program requires exactly, and the companions that it names.
 
@@ -133,7 +174,7 @@ def remedy_for(
     # torchvision brings the newest numpy into an environment that has none.
     numpy = m.package("numpy")
     newer = numpy is None or not numpy.version.startswith(("0.", "1."))
-    if build.torch < NUMPY_2_SINCE and newer and m.packages is not None:
+    if build.torch < NUMPY_2_SINCE and newer:
         then += ("numpy<2",)
     leaving = (*lost, *(name for name, fate in fates.items() if fate.leaves))
     # Torch's own index, also for a default build where a companion has its CUDA only there.

@@ -78,8 +78,15 @@ def _required(m: Machine, kb: Knowledge) -> Iterator[tuple[Asked, Strings]]:
     By its metadata; where that was not read, what the default index's wheel of it is known for.
     """
     lines, version, platform = m.torch.requires, m.torch.version, platform_of(m)
-    if lines is None and version is not None and not version.local and platform is not None:
-        lines = kb.default_pins(version, platform)
+    if lines is None and version is not None and platform is not None:
+        own = kb.build_of(version, version.local or "", platform)
+        if version.local is None or (own and own.default):
+            lines = kb.default_pins(version, platform)
+            # What a report does not list may be there all the same.
+            if version.local and m.look == "report":
+                lines = lines and tuple(line for line in lines if _is_listed(line, m))
+        elif pin := kb.cudnn_pin(version, m.torch.cuda, platform):
+            lines = (pin,)
     meta = m.package(META)
     for asked in _asked(need(lines, "torch.requires"), ("",)):
         yield asked, ("",)
@@ -101,6 +108,11 @@ def specifier_on(line: str, name: str) -> OptStr:
     if asked is None or asked.name != name or "extra" in asked.marker:
         return None
     return asked.specifier
+
+
+def _is_listed(line: str, m: Machine) -> bool:
+    asked = cut(line)
+    return asked is not None and m.package(asked.name) is not None
 
 
 def _asked(lines: Strings, extras: Strings) -> Iterator[Asked]:

@@ -41,6 +41,7 @@ from cudadoctor.rules.evidence.signs import (
     named_gpus,
 )
 from cudadoctor.rules.pasted.refusals import offers_of
+from cudadoctor.solver.demand import platform_of
 
 Circumstance = Callable[..., OptBool]
 """Of the machine, or of the machine and the knowledge."""
@@ -164,6 +165,14 @@ def _wheel_for_other_torch(m: Machine) -> bool:
     return torch is not None and any(wheel.release[:2] != torch.release[:2] for wheel in named)
 
 
+def _cudnn_not_as_pinned(m: Machine, kb: Knowledge) -> bool:
+    """Whether the report lists another cuDNN wheel than the one that torch pins."""
+    pin = kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(m))
+    name, _, release = (pin or "").partition("==")
+    package = m.package(name) if name else None
+    return package is not None and package.version != release
+
+
 _SONAME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)")
 """CUDA's libraries whose number in their file name is the major version of their CUDA."""
 
@@ -256,7 +265,7 @@ def _walled_platform(m: Machine) -> bool:
     )
 
 
-def _toolkit_used(m: Machine) -> OptVersion:
+def toolkit_used(m: Machine) -> OptVersion:
     """The CUDA version of the toolkit that a build takes, if the report names just one."""
     versions = {toolkit.cuda for toolkit in m.build.toolkits or () if toolkit.cuda is not None}
     return versions.pop() if len(versions) == 1 else None
@@ -267,7 +276,7 @@ def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:
 
     Where only torch's release is known, none of its builds may be for that CUDA.
     """
-    used, built = _toolkit_used(m), m.torch.cuda
+    used, built = toolkit_used(m), m.torch.cuda
     if used is None:
         return False
     if built is not None:
@@ -290,7 +299,7 @@ def _gcc(m: Machine) -> OptInt:
 
 def _compiler_too_new(m: Machine, kb: Knowledge) -> bool:
     """Whether the C++ compiler is newer than nvcc of that toolkit accepts."""
-    used, gcc = _toolkit_used(m), _gcc(m)
+    used, gcc = toolkit_used(m), _gcc(m)
     newest = kb.gcc_max(used) if used is not None else None
     return newest is not None and gcc is not None and gcc > newest
 
@@ -336,6 +345,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "gpu-older-than-build": _build_is("older"),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
+    "cudnn-not-as-pinned": _cudnn_not_as_pinned,
     "library-of-another-cuda": _library_of_another_cuda,
     "packages-of-another-cuda": _packages_of_another_cuda,
     "bare-torch-of-windows": _bare_torch_of_windows,

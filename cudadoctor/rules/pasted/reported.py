@@ -26,20 +26,23 @@ from cudadoctor.model.findings import (
     Severity,
     ranked,
 )
-from cudadoctor.model.machine import Machine, Strings, Symptom
+from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
 from cudadoctor.model.rule import Answer, Found, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.plan.remedies import (
     by_hand,
     container_option,
     device_groups,
+    for_other_maker,
     grant_gpu,
     install_companion,
     install_driver,
     install_packages,
+    install_toolkit,
     install_torch,
     jetson_torch,
     load_driver,
+    older_cuda,
     open_modules,
     proprietary_modules,
     reboot,
@@ -49,13 +52,13 @@ from cudadoctor.plan.remedies import (
     upgrade_driver,
     wsl_driver,
 )
-from cudadoctor.plan.remedies.driver import Reason
 from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.container import with_compute
-from cudadoctor.rules.driver import each_once
-from cudadoctor.rules.evidence.signs import driver_system
+from cudadoctor.rules.driver import TOLD, each_once
+from cudadoctor.rules.evidence.signs import driver_system, gpu_present
 from cudadoctor.rules.modes import start_fabric
-from cudadoctor.rules.pasted.conditions import holds, refuted
+from cudadoctor.rules.pasted.conditions import holds, refuted, toolkit_used
+from cudadoctor.solver.demand import capabilities_of, platform_of
 
 VERDICT = "cudadoctor-verdict"
 """The symptom that is a verdict of this doctor; its cause stands among its values."""
@@ -103,7 +106,7 @@ def _judge(cause: str, text: CauseText, m: Machine, kb: Knowledge) -> Answer:
         severity=Severity[meaning.severity.upper()] if meaning.severity else None,
         title=meaning.title,
         why=meaning.why,
-        remedies=cures(cause, meaning.cure or text.cure, m, kb),
+        remedies=_own(cause, meaning.cure, m) or cures(cause, text.cure, m, kb),
     )
 
 
@@ -178,6 +181,11 @@ def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Strings], ...]:
     )
 
 
+def _own(cause: str, words: OptStr, m: Machine) -> Remedies:
+    """The cure of this meaning alone: it knows more than what is said of the cause."""
+    return _by_words(f"cure-{cause}", words, m) if words else ()
+
+
 def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
     """The ways out for this cause: the remedies of hosts if the report's facts suffice for them.
 
@@ -198,7 +206,17 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
 
 _COMMANDS = re.compile(r"(?P<title>[^`]+): `(?P<run>.+)`")
 """The first sentence of a cure that ends in commands."""
-_RUNS = {"python", "python3", ".venv-torch/bin/python", "uv", "conda", "sudo", "export", "unset"}
+_RUNS = {
+    "nvidia-smi.exe",
+    "python",
+    "python3",
+    ".venv-torch/bin/python",
+    "uv",
+    "conda",
+    "sudo",
+    "export",
+    "unset",
+}
 """What a command begins with that is the same on every machine."""
 _OF_A_SHELL = re.compile(r"[|;&>*$]|python3? -c ")
 
@@ -229,7 +247,7 @@ def _by_words(name: str, words: str, m: Machine) -> Remedies:
         Remedy(
             id=name,
             title=title,
-            where=keeper_of(m) if root else "here",
+            where="windows" if ".exe" in argvs[0][0] else keeper_of(m) if root else "here",
             risk=Risk.SYSTEM if root else Risk.ENVIRONMENT,
             needs_root=root,
             commands=tuple(
@@ -243,15 +261,43 @@ def _by_words(name: str, words: str, m: Machine) -> Remedies:
 def _old_driver(m: Machine, kb: Knowledge) -> Remedies:
     floor = kb.driver_floor(m.torch.cuda, driver_system(m)) if m.torch.cuda else None
     newer = upgrade_driver(m, kb, floor.driver.branch) if floor else ()
+    if m.torch.cuda and any(symptom.key == "ptx-newer-than-driver" for symptom in m.symptoms or ()):
+        # Any driver of the same major runs the build; its PTX needs one of the same CUDA.
+        own = kb.branch_for(m.torch.cuda)
+        return each_once(*(upgrade_driver(m, kb, own) if own else newer), *older_cuda(m, kb))
     return each_once(*install_torch(m, kb), *newer)
 
 
-_REASONS: dict[str, Reason] = {
-    "module-not-signed": "secure-boot",
-    "gpu-without-its-driver": "nouveau",
-    "module-not-built": "not-built",
-    "after-kernel-update": "not-built",
-}
+def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
+    """cuDNN as torch pins it, where that is a wheel of its own."""
+    pin = kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(m))
+    if pin is None or (m.python.kind or "").startswith("conda") or m.platform.jetson:
+        return ()
+    name = pin.partition("=")[0]
+    return install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
+
+
+def _extension(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
+    """xFormers says itself what it was built for; its release for this torch is in the tables."""
+    told = "xformers-built-for-other" in seen and m.torch.build == "cuda"
+    return install_companion(m, kb, "xformers") if told else ()
+
+
+def _other_maker(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
+    """The build for the card that the report names, if no NVIDIA card is beside it."""
+    makers = [maker for maker in ("amd", "intel") if f"{maker}-card-named" in seen]
+    return () if gpu_present(m) or len(makers) != 1 else for_other_maker(m, kb, makers[0])
+
+
+def _arch_list(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
+    """A newer toolkit, where nvcc does not know this GPU; else another list."""
+    used = toolkit_used(m)
+    known = kb.nvcc_capabilities(used) if used else None
+    lacks = known is not None and not set(capabilities_of(m, kb) or ()) <= set(known)
+    if "architecture-unknown-to-nvcc" in seen and lacks:
+        return install_toolkit(m)
+    listed = "TORCH_CUDA_ARCH_LIST" in (m.env or {}) and "architecture-list-empty" not in seen
+    return unset_variables(m, "TORCH_CUDA_ARCH_LIST") if listed else ()
 
 
 def _torch(m: Machine, kb: Knowledge) -> Remedies:
@@ -262,7 +308,7 @@ def _torch(m: Machine, kb: Knowledge) -> Remedies:
 
 
 def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:
-    return load_driver(m, next((_REASONS[key] for key in _REASONS if key in seen), "modprobe"))
+    return load_driver(m, next((TOLD[key] for key in TOLD if key in seen), "modprobe"))
 
 
 _ABOUT_RELEASES = {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}
@@ -305,6 +351,10 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "torch-missing": _torch,
     "torch-cpu-build": _torch,
     "torch-install-corrupt": reinstall_torch,
+    "cudnn-missing-sublib": _cudnn,
+    "nvidia-wheels-mixed": lambda m, kb: (
+        _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else ()
+    ),
     "torch-companion-mismatch": lambda m, kb: install_companion(
         m, kb, *(name for name in ("torchvision", "torchaudio") if m.package(name))
     ),
@@ -315,9 +365,7 @@ _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]
         proprietary_modules(m, kb) if "needs-proprietary-modules" in seen else open_modules(m, kb)
     ),
     "triton-broken": _triton,
-    "arch-list-wrong": lambda m, _, seen: (
-        unset_variables(m, "TORCH_CUDA_ARCH_LIST")
-        if "TORCH_CUDA_ARCH_LIST" in (m.env or {}) and "architecture-list-empty" not in seen
-        else ()
-    ),
+    "torch-extension-abi": _extension,
+    "torch-wrong-backend": _other_maker,
+    "arch-list-wrong": _arch_list,
 }
