@@ -139,17 +139,18 @@ class Order:
     def of_pytorch_channel(self) -> Command | None:
         """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""
         release, asked = self.release, self.cuda
-        if not release or asked is None or self.platform not in _PLATFORMS:
+        if not release or self.platform is None or self.platform not in _PLATFORMS:
             return None
         same = self.made(release, ended=True)
         if not same or self.made(release):
             return None
         cuda = asked if asked in same else max(same)
         name = "pytorch-cuda" if Version(release) >= _META_FROM else "cudatoolkit"
+        kind = f"{name}={cuda.major}.{cuda.minor}" if asked else "cpuonly"
         pins = ((name, pin_of(self.wanted, name)) for name in map(name_of, self.wanted))
         family = (f"{conda_name(name)}=={pin}" for name, pin in pins if name in TAGGED and pin)
         mkl = (_OLD_MKL,) if self.platform.startswith("linux") else ()
-        return (*family, f"{name}={cuda.major}.{cuda.minor}", *mkl)
+        return (*family, kind, *mkl)
 
     def specs(self) -> Strings:
         """The change's requirements as conda-forge's packages."""
@@ -191,7 +192,7 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
     """What may surprise: another release, no driver in sight, an older cuDNN, an ended channel."""
     order, other = Order(m, kb, change), None
     release, pinned = order.release, order.pinned
-    if any(spec.startswith(("pytorch-cuda", "cudatoolkit")) for spec in specs):
+    if any(spec.startswith(("pytorch-cuda", "cudatoolkit", "cpuonly")) for spec in specs):
         return _ENDED.format(newest=kb.newest_on_conda("pytorch"), torch=release)
     if not any(spec.startswith("pytorch-gpu") for spec in specs):
         return None

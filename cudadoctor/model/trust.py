@@ -417,7 +417,7 @@ _CONDA = frozenset(
     {"pytorch", "pytorch-gpu", "pytorch-cpu", "pytorch-cuda", "cudatoolkit", "cuda-version"}
     | {"cudnn", "mkl", "python", "opencv", "faiss", "cuda-toolkit", "gcc", "gxx", "libstdcxx-ng"}
     | {"libcudnn", "nccl", "libcublas", "cuda-cudart", "libcufft", "cuda-cupti", "libcurand"}
-    | {"libcusolver", "libcusparse", "cusparselt", "libnvjitlink", "cuda-nvrtc"}
+    | {"libcusolver", "libcusparse", "cusparselt", "libnvjitlink", "cuda-nvrtc", "cpuonly"}
 )
 _OTHERS = frozenset(
     {"numpy", "pynvml", "nvidia-ml-py", "triton-windows", "typing-extensions", "filelock", "fsspec"}

@@ -216,6 +216,7 @@ _BUILD = re.compile(r"py\d|cuda|cpu_|gpu_|h[0-9a-f]{6,}|pypi_|<pip>|mkl|nompi|(?
 _DIGIT = re.compile(r"\d")
 _EXPORTED = re.compile(r"\s{0,8}- ([\w.-]{1,80})=([\w.+!]{1,60})=([\w.]{1,80})\s*$")
 _TAGGED = re.compile(r"\[(pip3?|conda)\] ([^\[\n]{3,200})")
+_TORCH_IN_CONDA = re.compile(r"\s{0,8}\[conda\] (?:py)?torch\s")
 _SHOWN = re.compile(r"\s{0,8}(Name|Version|Location|Requires|Required-by):\s{0,8}(.{0,2000})$")
 _ABSENT = re.compile(r"Package\(s\) not found: ([\w ,.-]{1,200})")
 
@@ -241,6 +242,9 @@ def read_packages(doc: Document) -> Statements:
     lists = _walked(doc)
     source = "the list of packages"
     yield from _said_of([*_tagged(doc), *lists.sure[:MOST]], Rank.TOOL, source)
+    # collect_env asks conda for the active environment: torch is in that one.
+    if rows := doc.rows(_TORCH_IN_CONDA, "[conda]"):
+        yield from stated(rows[0][0], source, {"python.kind": "conda"}, Rank.MESSAGE)
     rank = Rank.MESSAGE if _COMMAND.search(doc.flat) else Rank.PROSE
     yield from _said_of(lists.maybe[:MOST], rank, "a row of a list of packages")
     for rows in lists.full:

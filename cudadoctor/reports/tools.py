@@ -46,6 +46,8 @@ def read_nvidia_smi(doc: Document) -> Statements:
     foreign = banner or 0 < labels == doc.low.count("nvidia driver version")
     # Some lines only look like one of a list: "GPU 0: out of memory".
     gpus = [gpu for gpu in smi.gpus or () if gpu.uuid or gpu.bus_id or gpu.code or _is_named(gpu)]
+    if gpus and gpus[0].index and "gpu models and configuration" in doc.low:
+        gpus = []  # The first one stands on collect_env's label, which has its own reader.
     facts = {
         "driver.reported": None if foreign else smi.driver,
         "gpus": gpus or (None if smi.gpus else smi.gpus),
@@ -91,7 +93,8 @@ def _system(doc: Document, banner: Match, line: int) -> Statements:
     """
     tool = _TOOL.search(doc.flat, max(0, banner.start() - 60), banner.start())
     table = doc.low[banner.start() : banner.start() + 400]
-    if "tcc/wddm" in table or "driver-model" in table:
+    # Beside WSL it is the table of its host.
+    if ("tcc/wddm" in table or "driver-model" in table) and not doc.mentions("wsl2", "wsl 2"):
         yield from stated(line, SMI, {"platform.system": "Windows"})
     elif tool and DriverVersion(tool[1]) != DriverVersion(banner["driver"]):
         yield from stated(line, SMI, {"platform.system": "Linux", "platform.wsl": 2}, Rank.MESSAGE)

@@ -544,6 +544,18 @@ def test_conda_pins_a_release_that_conda_forge_has() -> None:
     assert "pytorch-gpu" in commands(conda(), TO_CU126)[-1]
 
 
+def test_a_wish_for_a_cpu_build_is_pinned_in_the_channel_that_has_it() -> None:
+    wish = PackageChange(install=("torch==2.2.2", "torchvision==0.17.2"), variant="cpu")
+    argv = commands(conda(), wish)[-1]
+    assert {"pytorch==2.2.2", "torchvision==0.17.2", "cpuonly"} <= set(argv)
+    assert argv[argv.index("-c") + 1] == "pytorch"
+    assert not any(word.startswith("pytorch-c") for word in argv)
+    newer = msgspec.structs.replace(wish, install=("torch==2.7.1",))
+    assert "pytorch-cpu=2.7.1" in commands(conda(), newer)[-1]
+    numpy = PackageChange(install=("numpy<2",))
+    assert "cpuonly" not in commands(conda(), numpy)[-1]
+
+
 def test_conda_is_never_asked_for_a_cuda_that_conda_forge_lacks() -> None:
     newest = msgspec.structs.replace(DEFAULT, variant="cu132", cuda="13.2")
     assert "cuda-version>=13.0,<14" in commands(conda(), newest)[-1]

@@ -337,6 +337,50 @@ $ python -c "import torch; print(torch.__version__, torch.cuda.is_available())"
     assert judged(text + "but my program does not work with it\n").diagnosis.verdict == "undecided"
 
 
+GPUS = """PyTorch version: 2.7.1+cu118
+OS: Ubuntu 22.04.4 LTS (x86_64)
+GPU models and configuration: {gpus}
+Nvidia driver version: 570.86.15
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "names"),
+    [
+        ("GPU 0: NVIDIA GeForce RTX 5090\nGPU 1: NVIDIA GeForce RTX 3090", ["5090", "3090"]),
+        ("\nGPU 0: NVIDIA GeForce RTX 5090\nGPU 1: NVIDIA GeForce RTX 3090", ["5090", "3090"]),
+        ("NVIDIA GeForce RTX 5090", ["5090"]),
+    ],
+)
+def test_the_first_gpu_may_stand_on_the_labels_line(gpus: str, names: list[str]) -> None:
+    machine = read_report(GPUS.format(gpus=gpus), KB)
+    assert [(gpu.name or "").split()[-1] for gpu in machine.gpus or ()] == names
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ("[conda] pytorch  2.2.2  py3.10_cpu_0  pytorch", "conda"),
+        ("[conda] torch  2.2.2  pypi_0  pypi", "conda"),
+        ("[conda] numpy  1.26.4  py310hb13e2d6_0  conda-forge", None),
+        ("[conda] Could not collect", None),
+    ],
+)
+def test_rows_of_conda_tell_a_conda_environment(row: str, kind: str | None) -> None:
+    machine = read_report(f"PyTorch version: 2.2.2\nPython version: 3.10.13\n{row}\n", KB)
+    assert machine.python.kind == kind
+
+
+@pytest.mark.parametrize(("where", "system"), [("WSL2, Ubuntu 22.04\n", "Linux"), ("", "Windows")])
+def test_a_table_of_windows_beside_wsl_is_that_of_the_host(where: str, system: str) -> None:
+    table = (
+        "| NVIDIA-SMI 551.61         Driver Version: 551.61       CUDA Version: 12.4 |\n"
+        "| GPU  Name               TCC/WDDM | Bus-Id      Disp.A |\n"
+    )
+    machine = read_report(f"{where}torch.cuda.is_available() is False\n{table}", KB)
+    assert machine.platform.system == system
+
+
 def test_torchvision_of_windows_comes_from_torchs_index() -> None:
     found = judged(
         "Windows 10\nPython 3.8.10\nNVIDIA GeForce RTX 2070\nDriver Version: 461.92  CUDA Version: 11.2\n"
