@@ -243,8 +243,8 @@ def read_packages(doc: Document) -> Statements:
     source = "the list of packages"
     yield from _said_of([*_tagged(doc), *lists.sure[:MOST]], Rank.TOOL, source)
     # collect_env asks conda for the active environment: torch is in that one.
-    if rows := doc.rows(_TORCH_IN_CONDA, "[conda]"):
-        yield from stated(rows[0][0], source, {"python.kind": "conda"}, Rank.MESSAGE)
+    if in_conda := doc.rows(_TORCH_IN_CONDA, "[conda]"):
+        yield from stated(in_conda[0][0], source, {"python.kind": "conda"}, Rank.MESSAGE)
     rank = Rank.MESSAGE if _COMMAND.search(doc.flat) else Rank.PROSE
     yield from _said_of(lists.maybe[:MOST], rank, "a row of a list of packages")
     for rows in lists.full:
