@@ -288,7 +288,8 @@ _SYSTEM = (
     rf"-(?:headers|devel|modules-extra)(?:-{_KERNEL})?"
     rf"|linux\d{{2,3}}-nvidia(?:-\d{{3}}xx)?"
     rf"|kmod-nvidia-(?:open-)?\d{{3}}\.\d{{2,3}}(?:\.\d{{2}})?-\d[\d.]{{2,9}}-\d[\d.]{{0,15}}"
-    rf"|linux-modules-nvidia-\d{{3}}(?:-server)?(?:-open)?-(?:{_KERNEL}|aws|azure|gcp|oracle)"
+    rf"|linux-modules-nvidia-\d{{3}}(?:-server)?(?:-open)?-"
+    rf"(?:{_KERNEL}|aws|azure|gcp|oracle|(?:generic|lowlatency)(?:-hwe-\d\d\.04)?)"
 )
 _SOURCE = (
     r"https://developer\.download\.nvidia\.com/compute/cuda/repos/(?P<of>[a-z]{4,6}\d{1,4})"
@@ -385,7 +386,7 @@ _OF_DRIVERS = frozenset(
     repos crb clone -siD graphics hybrid --mode Hybrid --oldpackage nvlsm ib_umad
     /etc/pki/akmods/certs/akmods-ublue.der
     -Sy void-repo-nonfree /var/lib/nvidia-pubkeys MOK-nvidia-*.der mokutil
-    daemon-reload slurmd nvidia-gridd nvidia-suspend nvidia-resume nvidia-hibernate
+    switch-to daemon-reload slurmd nvidia-gridd nvidia-suspend nvidia-resume nvidia-hibernate
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
     /var/cache/apt/archives/cuda-keyring.deb
     python3-dnf-plugin-versionlock firmware-misc-nonfree libcuda1 *nvidia* /etc/apt sources.list
@@ -405,7 +406,7 @@ _OF_DRIVERS = frozenset(
 _BUS_ID = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.\d)?"
 _VALUE = (
     rf"\d{{1,2}}(?:,\d{{1,2}}){{1,31}}|{_BUS_ID}(?:,{_BUS_ID}){{0,31}}|"
-    r"\d{1,4}|-?\d\.\d{1,2}|\*nvidia\*\d{3}\*|nvidia-driver:(?:\d{3}|latest|open)-?(?:open|dkms)"
+    r"\d{1,4}|-?\d\.\d{1,2}|\*nvidia\*\d{3}\*|nvidia-driver:(?:\d{3}|latest|open)(?:-?(?:open|dkms))?"
     r"|g\+\+-\d{1,2}|gcc\d{1,2}(?:-c\+\+)?|gcc-toolset-\d{1,2}-gcc-c\+\+"
     r"|python3(?:\.\d{1,2}|\d{0,2})-(?:dev|devel|venv)|nvidia/label/cuda-\d{1,2}\.\d\.0"
     r"|/etc/yum\.repos\.d/cuda-(?:rhel|fedora|amzn)\d{1,4}\.repo"

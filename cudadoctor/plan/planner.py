@@ -255,6 +255,7 @@ def merged(prescribed: Prescribed, knowledge: Knowledge, build: TorchBuild | Non
         step = found.setdefault(remedy.id, replace(remedy, group=group))
         if cause and cause not in step.cures:
             found[remedy.id] = replace(step, cures=(*step.cures, cause))
+    _without_a_key(found)
     names = (name for name in _TORCH_STEPS if name in found and found[name].group == name)
     main, gone = next(names, ""), set[str]()
     if main and (change := found[main].packages):
@@ -270,6 +271,17 @@ def merged(prescribed: Prescribed, knowledge: Knowledge, build: TorchBuild | Non
     steps = [replace(step, group=main) if step.group in gone else step for step in found.values()]
     order = list(dict.fromkeys(step.group for step in steps))
     return sorted(steps, key=lambda step: (order.index(step.group), step.id != step.group))
+
+
+def _without_a_key(found: dict[str, Remedy]) -> None:
+    """No key is enrolled where another step brings modules that the distribution signed."""
+    key = found.get("load-driver")
+    for step in [*found.values()] if key and key.tool == "mokutil" and key.group == key.id else ():
+        words = (word for argv in step.commands for word in argv)
+        if step.group == step.id and any("linux-modules-nvidia-" in word for word in words):
+            cures = (*step.cures, *found.pop("load-driver").cures)
+            found[step.id] = replace(step, cures=tuple(dict.fromkeys(cures)))
+            return
 
 
 def _one_reboot(steps: list[Remedy], errors: set[str]) -> list[Remedy]:

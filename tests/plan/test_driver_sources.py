@@ -134,3 +134,93 @@ def test_nobody_sees_the_screen_of_a_machine_in_a_cloud() -> None:
 def test_what_builds_packages_is_not_run_as_root() -> None:
     assert elevated(typed("makepkg", "-siD", "nvidia-580xx-utils"), "sudo ") == ""
     assert elevated(typed("pacman", "-Syu"), "sudo ") == "sudo "
+
+
+# --- signed modules, precompiled ones, and keys ---------------------------------------------------
+
+PRECOMPILED = {
+    "nvidia-driver": "3:570.172.08-1.el9",
+    "kmod-nvidia-570.172.08-5.14.0-570.58.1": "3:570.172.08-3.el9_6",
+}
+MINT = {"distro": "linuxmint", "distro_version": "21.3", "distro_like": ["ubuntu"]}
+BLACKWELL = {"name": "NVIDIA RTX PRO 6000", "device_id": "2bb5", "capability": "12.0"}
+
+
+def _newer(
+    platform: dict[str, Any], names: dict[str, str], manager: str, *, loaded: bool, **more: Any
+) -> Remedy:
+    driver = {"loaded": loaded, "packages": _packages(names, manager), "dkms": []}
+    changes = {"platform": platform | {"secure_boot": True}, "driver": driver, **more}
+    found: Remedy = remedies.upgrade_driver(machine_like("rtx4090-linux", changes), KB, 580)[0]
+    return found
+
+
+def test_precompiled_modules_stay_precompiled() -> None:
+    step = _newer(ROCKY, PRECOMPILED, "rpm", loaded=True)
+    assert _lines(step) == ["dnf module switch-to -y nvidia-driver:580 --allowerasing"]
+    assert "MOK" not in (step.note or ""), "they are signed"
+
+
+def test_a_gpu_for_open_modules_alone_leaves_the_precompiled_ones_with_its_key() -> None:
+    pci = {"0": {"device_id": "2bb5"}}
+    lines = _lines(_newer(ROCKY, PRECOMPILED, "rpm", loaded=True, gpus={"0": BLACKWELL}, pci=pci))
+    assert "dnf module enable -y nvidia-driver:580-open" in lines
+    assert any("epel-release" in line for line in lines), "dkms is in EPEL"
+    assert lines[-1] == "mokutil --import /var/lib/dkms/mok.pub"
+
+
+@pytest.mark.parametrize(("loaded", "keys"), [(True, 0), (False, 1)])
+def test_a_key_that_works_is_not_enrolled_again(loaded: bool, keys: int) -> None:
+    names = {"kmod-nvidia-open-dkms": "3:570.172.08-1.el9", "nvidia-driver": "3:570.172.08-1.el9"}
+    step = _newer(ROCKY, names, "rpm", loaded=loaded)
+    assert sum("mokutil" in line for line in _lines(step)) == keys
+    assert ("Enroll MOK" in (step.note or "")) == bool(keys)
+
+
+def test_akmods_builds_with_the_key_that_is_enrolled() -> None:
+    fedora = {"distro": "fedora", "distro_version": "43", "distro_like": []}
+    lines = _lines(_newer(fedora, {}, "rpm", loaded=False))
+    key = lines.index("mokutil --import /etc/pki/akmods/certs/public_key.der")
+    assert lines[key + 1 :] == ["akmods --force --rebuild"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "names", "loaded", "expected"),
+    [
+        ({}, {"nvidia-dkms-570": "570.1"}, False, "570-open-generic-hwe-22.04"),
+        ({"kernel": "5.15.0-60-generic"}, {}, False, "570-open-generic"),
+        (MINT, {}, False, "570-open-generic-hwe-22.04"),
+        ({}, {"linux-modules-nvidia-550-generic-hwe-22.04": "1"}, True, "570-open-generic-hwe-22.04"),
+        # A key that works stays in use, and other kernels have no such modules.
+        ({}, {"nvidia-dkms-570": "570.1"}, True, ""),
+        ({"kernel": "6.8.0-60-mine"}, {}, False, ""),
+    ],
+)
+def test_ubuntu_brings_signed_modules_where_no_other_key_is_known(
+    platform: dict[str, Any], names: dict[str, str], loaded: bool, expected: str
+) -> None:
+    lines = _lines(_newer(UBUNTU | platform, names, "dpkg", loaded=loaded))
+    package = expected.replace("570", "580")
+    signed = f"apt-get install -y linux-modules-nvidia-{package}"
+    assert (signed in lines) == bool(expected)
+    assert not expected or lines.index(signed) < lines.index(
+        "apt-get install -y nvidia-driver-580-open"
+    ), "else apt takes the module that DKMS builds"
+    removed = "apt-get remove -y nvidia-dkms-570"
+    assert (removed in lines) == bool(expected and "nvidia-dkms-570" in names)
+
+
+@pytest.mark.parametrize(("distro", "opened"), [(DEBIAN, True), (UBUNTU, False)])
+def test_firmware_comes_from_a_part_of_debian_that_is_opened_first(
+    distro: dict[str, Any], opened: bool
+) -> None:
+    lines = _lines(_first(remedies.install_firmware, distro, {"kernel": "535.247.01"}))
+    assert any("non-free-firmware" in line for line in lines[:2]) == opened
+
+
+def test_debians_own_driver_takes_firmware_from_the_same_part() -> None:
+    driver = {"packages": _packages({"libcuda1": "535.1"}), "kernel": "535.1", "library": "535.1"}
+    changes = {"platform": DEBIAN, "driver": driver, "torch": {"cuda": "12.8"}}
+    (step,) = remedies.install_driver(machine_like("rtx4090-linux", changes), KB)
+    assert "firmware-misc-nonfree" in _lines(step)[-1]
+    assert "non-free-firmware" in _lines(step)[0]

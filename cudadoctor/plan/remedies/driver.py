@@ -378,7 +378,7 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
             update = "dnf upgrade -y --refresh"
         return {"title": "Update this DGX, including the NVIDIA driver", **_by(commands_in(update))}
     fields, here, run_file = _recipe(m, bounds, aim), m.platform, from_run_file(m)
-    signed = any("linux-modules-nvidia-" in word for argv in fields["commands"] for word in argv)
+    fields["commands"], key = _enrolling(m, fields["commands"])
     unsupported = here.distro == "ubuntu" and here.distro_version not in _SUPPORTED_UBUNTUS
     notes = (
         fields.pop("reason"),
@@ -387,13 +387,45 @@ def _fields(m: Machine, bounds: Bounds, aim: Aim, words: str) -> Json:
         if unsupported and here.distro_version
         else None,
         _RUN_FILE if run_file else None,
-        _SECURE_BOOT if here.secure_boot and not refuses_key(m) and not signed else None,
+        key,
         _CLOUD if is_cloud(m) else None,
     )
     if run_file and fields["commands"]:
         fields["commands"] = (("nvidia-uninstall", "--silent"), *fields["commands"])
     title = fields.pop("title") + words
     return {**fields, "title": title, "note": " ".join(filter(None, notes)) or None}
+
+
+def _enrolling(m: Machine, commands: tuple[Strings, ...]) -> tuple[tuple[Strings, ...], OptStr]:
+    """The commands with those that enroll the key of a module built here, and what then happens.
+
+    Nothing is added without Secure Boot, for signed modules, or where the key is enrolled already.
+    """
+    signed = any(_SIGNED.search(word) for argv in commands for word in argv)
+    loads = m.driver.loaded and _builds_modules(m)
+    if not m.platform.secure_boot or refuses_key(m) or signed or loads:
+        return commands, None
+    enroll = commands_in(_system(m).enroll) if family_of(m) in _BY_MOKUTIL and commands else ()
+    if not enroll:
+        return commands, _SECURE_BOOT
+    # akmods signs with the key that is there when it builds.
+    late = len(commands) - (commands[-1][0] == "akmods")
+    return (*commands[:late], *enroll, *commands[late:]), _note_of_key(m)
+
+
+_SIGNED = re.compile(r"linux-modules-nvidia-|-signed-kmp-|^switch-to$")
+_BY_MOKUTIL = ("debian", "rhel", "fedora")
+"""Whose packages build a module but neither ask for a password nor enroll the key."""
+
+
+def _builds_modules(m: Machine) -> bool:
+    """Whether the installed driver's module is built on this machine."""
+    return bool(m.driver.dkms) or any(re.match(r"akmod|.*dkms", name) for name in _names(m))
+
+
+def _note_of_key(m: Machine) -> OptStr:
+    asked = next(row.note for row in _TABLE.loads if row.reason == "secure-boot")
+    return _MOK_OF_GUEST if m.platform.virtual else asked
 
 
 def from_run_file(m: Machine) -> bool:
@@ -556,14 +588,20 @@ def _rows_for(m: Machine, bounds: Bounds, aim: Aim) -> str:
         return "no-470"
     if system == "rhel" and release >= _NO_MODULES_FROM:
         return "rhel-10"
+    if system == "rhel" and not (aim.open or bounds.blackwell_or_newer):
+        # There are no open ones among the precompiled modules.
+        found = filter(None, map(_KMOD.fullmatch, names))
+        system = "rhel-precompiled" if any("-open-" not in name[1] for name in found) else system
     if system == "fedora" and any(name in _OF_NVIDIA for name in names):
         return "fedora-nvidia"
     if system == "suse" and (kepler or _flavour(m) != "default"):
         return "suse-470" if kepler else "suse-flavour"
     if system == "ubuntu" and any(name in _BARE for name in names):
         return "ubuntu-nvidia"
-    if system == "ubuntu" and m.platform.secure_boot and _of_cloud(m) and not m.driver.dkms:
-        return "ubuntu-signed"
+    if system == "ubuntu" and _of_ubuntu(m) and (_of_cloud(m) or not aim.free):
+        keeps = _builds_modules(m) and m.driver.loaded is not False
+        signed = _prebuilt(m) or (m.platform.secure_boot and not keeps)
+        return "ubuntu-signed" if signed else system
     return "arch" if system == "endeavouros" else system
 
 
@@ -600,7 +638,7 @@ def has_nvidias_repository(m: Machine) -> bool:
     """Whether a package shows that NVIDIA's own repository is set up here."""
     every = [package.name for package in m.driver.packages or ()]
     return family_of(m) not in ("arch", "suse") and any(
-        name in _OF_NVIDIA or _FROM_NVIDIA.match(name) for name in every
+        name in _OF_NVIDIA or _FROM_NVIDIA.match(name) or _KMOD.fullmatch(name) for name in every
     )
 
 
@@ -667,7 +705,7 @@ def _words(m: Machine) -> dict[str, str]:
         "kmod": _kmod(m),
         "series": _of_series(m),
         "update": "dup" if m.platform.distro == "opensuse-tumbleweed" else "update",
-        "cloud": _of_cloud(m),
+        "linux": _of_ubuntu(m),
         "major": str(release or ""),
         "nvidia": adding(m, repository_of(m)),
         "crb": next((found for key in crb if (found := _TABLE.crb.get(key))), "").format(
@@ -716,7 +754,9 @@ def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
         and row.branched in (None, not aim.free)
     )
     note = _TABLE.notes.get(row.note)
-    before: tuple[Strings, ...] = _COMPONENTS if row.components and not _names(m) else ()
+    firmware = "firmware-" in row.commands  # in a part of Debian that no driver package needs
+    opened = row.components and (firmware or not _names(m))
+    before: tuple[Strings, ...] = _COMPONENTS if opened else ()
     manual = row.manual and row.manual.format(**words)
     if row.source and not _has_source(m) and is_ended(m):
         title, text = f"Install NVIDIA driver {aim.branch}", _ENDED.format(branch=aim.branch)
@@ -727,6 +767,9 @@ def _recipe(m: Machine, bounds: Bounds, aim: Aim) -> Json:
         before += setup
     exact = any(f"{{{word}}}" in row.commands for word in ("branch", "dash", "stream"))
     argvs = (*before, *_replaced(m, row.commands), *commands_in(row.commands, **words))
+    if built := [name for name in _names(m) if rows == "ubuntu-signed" and "dkms" in name]:
+        # A module that DKMS builds would take the place of the signed one.
+        argvs += ((*_system(m).remove.split(), *built),)
     present = m.driver.version
     if row.source and present and present.branch > aim.branch:
         argvs += commands_in(_system(m).downgrade)
@@ -750,7 +793,8 @@ def _has_source(m: Machine) -> bool:
         return any(name.startswith(("akmod-nvidia", "xorg-x11-drv-nvidia")) for name in _names(m))
     if family_of(m) == "suse":
         return any("-G0" in name for name in _names(m))
-    return has_nvidias_repository(m)
+    # What builds modules needs more repositories than the precompiled ones do.
+    return has_nvidias_repository(m) and not any(map(_KMOD.fullmatch, _names(m)))
 
 
 def _replaced(m: Machine, commands: str) -> tuple[Strings, ...]:
@@ -906,8 +950,8 @@ def _loaded(m: Machine, reason: Reason) -> Remedies:
     commands = commands_in(row.commands, **asdict(system))
     fields: Json = {"reboot": True, "commands": commands, "edits": edits}
     fields |= {"note": row.note} if commands else {"manual": row.manual}
-    if row.reason == "secure-boot" and commands and m.platform.virtual:
-        fields["note"] = _MOK_OF_GUEST
+    if row.reason == "secure-boot" and commands:
+        fields["note"] = _note_of_key(m)
     if row.reason == "secure-boot" and (signed := _signed(m)):
         return signed
     if row.reason == "not-built":
@@ -938,6 +982,25 @@ def _of_cloud(m: Machine) -> str:
     """Which cloud's kernel of Ubuntu runs, "" for none."""
     found = _CLOUDS_KERNEL.match(m.platform.kernel or "")
     return found[1] if found else ""
+
+
+def _of_ubuntu(m: Machine) -> str:
+    """The running kernel's series as Ubuntu's packages name it: generic-hwe-24.04; "" for none."""
+    own, kernel = m.platform.distro, re.match(_UBUNTUS_OWN, m.platform.kernel or "")
+    release = (m.platform.distro_version or "") if own == "ubuntu" else ""
+    if own == "linuxmint":
+        release = _UBUNTU_OF_MINT.get(major_of(m) or 0, "")
+    if kernel is None or not release:
+        return _of_cloud(m)
+    # Releases between the long-supported ones have one series of kernels.
+    first = _FIRST_KERNEL.get(release, kernel[1])
+    return kernel[2] if kernel[1] == first else f"{kernel[2]}-hwe-{release}"
+
+
+_UBUNTUS_OWN = r"(\d+\.\d+)\.\d+-\d+-(generic|lowlatency)$"
+_UBUNTU_OF_MINT = {21: "22.04", 22: "24.04"}
+_FIRST_KERNEL = {"20.04": "5.4", "22.04": "5.15", "24.04": "6.8", "26.04": "7.0"}
+"""The kernel that each long-supported Ubuntu came with; later ones are its HWE series."""
 
 
 def _signed(m: Machine) -> Remedies:
@@ -1086,7 +1149,8 @@ def install_firmware(m: Machine) -> Remedies:
         )
         return (step(needs_root=True, reboot=True, manual=text),)
     words = {"branch": f"{version.branch}{server}", "version": version}
-    commands = commands_in(f"{text}; {_system(m).boot_image}", **words)
+    opened = _COMPONENTS if family == "debian" else ()
+    commands = (*opened, *commands_in(f"{text}; {_system(m).boot_image}", **words))
     return (step(needs_root=True, reboot=True, **_by(commands)),)
 
 
