@@ -190,7 +190,12 @@ def test_akmods_builds_with_the_key_that_is_enrolled() -> None:
         ({}, {"nvidia-dkms-570": "570.1"}, False, "570-open-generic-hwe-22.04"),
         ({"kernel": "5.15.0-60-generic"}, {}, False, "570-open-generic"),
         (MINT, {}, False, "570-open-generic-hwe-22.04"),
-        ({}, {"linux-modules-nvidia-550-generic-hwe-22.04": "1"}, True, "570-open-generic-hwe-22.04"),
+        (
+            {},
+            {"linux-modules-nvidia-550-generic-hwe-22.04": "1"},
+            True,
+            "570-open-generic-hwe-22.04",
+        ),
         # A key that works stays in use, and other kernels have no such modules.
         ({}, {"nvidia-dkms-570": "570.1"}, True, ""),
         ({"kernel": "6.8.0-60-mine"}, {}, False, ""),
