@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from printed_scripts import without_printing
 from remedy_fixtures import never
 from scenario_reader import read_scenario, scenario_paths
@@ -80,8 +81,13 @@ def test_every_script_is_read_by_a_shell_without_complaint(tmp_path: Path) -> No
 
 def test_errors_that_need_a_reboot_share_one() -> None:
     (path,) = (path for path in PATHS if path.stem.endswith("beside-the-wrong-modules"))
-    machine = read_scenario(path).machine
+    ubuntu = read_scenario(path).machine
     tables = knowledge.load()
+    debian = replace(ubuntu.platform, distro="debian", distro_version="13", distro_like=())
+    machine = replace(ubuntu, platform=debian)
     modules, key = plan(machine, tables, diagnose(machine, tables)).steps
     assert (modules.reboot, key.reboot) == (False, True)
     assert modules.cures[0] in key.cures
+    (signed,) = plan(ubuntu, tables, diagnose(ubuntu, tables)).steps
+    assert signed.reboot
+    assert set(key.cures) == set(signed.cures), "signed modules need no key"
