@@ -49,7 +49,7 @@ class Risk(str, Enum):
 
 ERROR, WARNING, INFO = Severity
 CERTAIN, LIKELY, POSSIBLE = Confidence
-Where = Literal["here", "host", "container", "windows", "admin"]
+Where = Literal["here", "host", "container", "windows", "admin", "cloud"]
 
 
 class Edit(Struct, frozen=True, kw_only=True):
@@ -94,7 +94,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
     findings are one step that cures them all.
 
     where: "here" the examined environment or this shell, "host" outside the container, "container"
-    how it is started, "windows" the Windows side of WSL, "admin" whoever runs the machine.
+    how it is started, "windows" the Windows side of WSL, "admin" whoever runs the machine,
+    "cloud" the shell of a provider's console.
     commands: argument vectors without sudo. variables: to set, None to unset.
     packages: in place of commands where a package manager does it (the dialect writes them).
     note: a sentence that is shown beside it (what it costs, when it does not help).

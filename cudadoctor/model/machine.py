@@ -492,12 +492,14 @@ class Container(Section, frozen=True, kw_only=True):
 class Limits(Section, frozen=True, kw_only=True):
     """Limits of this process and its file systems, in bytes; -1 means unlimited.
 
+    memlock_bytes is the soft limit, which a process may raise up to memlock_hard_bytes.
     interfaces: names of the network interfaces; read only where a variable names one.
     """
 
     shm_bytes: OptInt = None
     shm_free_bytes: OptInt = None
     memlock_bytes: OptInt = None
+    memlock_hard_bytes: OptInt = None
     nofile: OptInt = None
     memory_bytes: OptInt = None
     cgroup_memory_bytes: OptInt = None

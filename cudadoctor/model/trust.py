@@ -347,7 +347,7 @@ _PROGRAMS = frozenset(
     nvidia-cuda-mps-control fuser ps grep grubby update-grub setsebool
     nvidia-bug-report.sh
     find sed yum chwd prime-select subscription-manager nvidia-uninstall grub-mkconfig
-    grub2-mkconfig git makepkg system76-power supergfxctl fmpm kernelstub
+    grub2-mkconfig git makepkg system76-power supergfxctl fmpm kernelstub az aws gcloud
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(
@@ -393,6 +393,8 @@ _OF_DRIVERS = frozenset(
     addlock --set-default unix-char nvidia-uvm nvidia-uvm-tools device
     source=/dev/nvidia-uvm path=/dev/nvidia-uvm
     source=/dev/nvidia-uvm-tools path=/dev/nvidia-uvm-tools
+    vm deallocate start --resource-group GROUP --name NAME ec2 stop-instances start-instances wait
+    instance-stopped --instance-ids INSTANCE compute instances unlimited
     debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg
     """.split()  # noqa: SIM905
 ) | {

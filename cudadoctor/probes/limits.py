@@ -27,7 +27,8 @@ def read_limits(host: Host) -> Looked:
         cpus = whole(host.env.get("NUMBER_OF_PROCESSORS", ""))
         notes.fact("limits", Limits(cpus=cpus, tmp_free_bytes=free), "this process")
         return notes
-    shm, limits = host.space("/dev/shm"), parse_limits(host.read("/proc/self/limits").text)
+    shm, text = host.space("/dev/shm"), host.read("/proc/self/limits").text
+    limits = parse_limits(text)
     memory = extract(r"(?m)^MemTotal:\s+(\d{1,15}) kB", host.read("/proc/meminfo").text)
     if shm is None:
         notes.gap("limits.shm_bytes", "/dev/shm does not exist")
@@ -35,6 +36,7 @@ def read_limits(host: Host) -> Looked:
         shm_bytes=shm.total_bytes if shm else None,
         shm_free_bytes=shm.free_bytes if shm else None,
         memlock_bytes=limits.get("Max locked memory"),
+        memlock_hard_bytes=parse_limits(text, hard=True).get("Max locked memory"),
         nofile=limits.get("Max open files"),
         memory_bytes=int(memory) * 1024 if memory else None,
         cgroup_memory_bytes=_cgroup_memory(host),
@@ -56,10 +58,11 @@ def _interfaces(host: Host, notes: Looked) -> OptStrings:
     return tuple(sorted(names))[:_MOST_INTERFACES] or None
 
 
-def parse_limits(text: str) -> dict[str, int]:
-    """The soft limits of /proc/self/limits; -1 is unlimited."""
-    lines = (line[:_LONGEST_LINE] for line in text.splitlines())
-    rows = (re.match(r"(Max .*?)\s{2,}(unlimited|\d+)\s", line) for line in lines)
+def parse_limits(text: str, *, hard: bool = False) -> dict[str, int]:
+    """The soft or the hard limits of /proc/self/limits; -1 is unlimited."""
+    before = r"\S+\s+" if hard else ""
+    row_of = re.compile(rf"(Max .*?)\s{{2,}}{before}(unlimited|\d+)(?:\s|$)")
+    rows = (row_of.match(line[:_LONGEST_LINE]) for line in text.splitlines())
     known = {row[1]: UNLIMITED if row[2] == "unlimited" else whole(row[2]) for row in rows if row}
     return {name: limit for name, limit in known.items() if limit is not None}
 

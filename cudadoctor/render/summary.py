@@ -87,6 +87,7 @@ _ELSEWHERE = {
     "admin": "by the administrator",
     "host": "on the host",
     "container": "outside the container",
+    "cloud": "in your provider's cloud shell",
 }
 
 
@@ -115,6 +116,7 @@ LEADS = {
     "admin": "Your administrator can run this to {title}",
     "host": "Run this on the host to {title}",
     "container": "Run this outside the container to {title}",
+    "cloud": "Run this in your provider's cloud shell to {title}",
 }
 """Step.where -> what stands before its commands; the title of a step is an imperative."""
 

@@ -92,6 +92,7 @@ LEFT = {
     "container": "Change how the container is started:",
     "windows": "Run these steps in Windows:",
     "admin": "Only an administrator can do this:",
+    "cloud": "Run these steps in your provider's cloud shell:",
     "hand": "Do this by hand:",
     "more": "This affects more than this Python environment, so run it yourself:",
     "unresolved": "These packages cannot be installed together, so this step is skipped:",

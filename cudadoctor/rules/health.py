@@ -22,7 +22,13 @@ from cudadoctor.plan.remedies import (
     restart,
     upgrade_driver,
 )
-from cudadoctor.plan.remedies.process import indexes_of, keeper_of, mender_of, notebook_of
+from cudadoctor.plan.remedies.process import (
+    indexes_of,
+    keeper_of,
+    mender_of,
+    move_vm,
+    notebook_of,
+)
 from cudadoctor.rules.evidence.signs import (
     LOST,
     RESET_REQUIRED,
@@ -163,7 +169,7 @@ def _bring_back(m: Machine, gone: list[Gpu]) -> Remedies:
     if waiting and waiting == gone:
         return reset_or_restart(m, *waiting)
     if m.platform.virtual and on_linux(m):
-        return restart(m, _RENTED)
+        return restart(m, None if (moved := move_vm(m)) else _RENTED) + moved
     # A lost GPU comes back with a restart only, which resets the others too.
     return restart(m, _COLD) + by_hand("gpu-hardware", *_DROPS_OUT, keeper_of(m))
 
@@ -211,7 +217,7 @@ def gpu_ecc(m: Machine) -> Answer:
             values: dict[str, object] = {"which": indexes_of(bad)}
             values |= {"count": bad[0].ecc_uncorrected} if "{count}" in title else {}
             return Found(
-                evidence=(message or "gpus",),
+                evidence=(message or "gpus", *("driver.xids",) * bool(_memory_xids(m))),
                 values=values,
                 title=title,
                 why=why,
@@ -261,6 +267,10 @@ def _logged(m: Machine) -> list[Xid]:
     """ECC events of this boot, where NVML does not tell the state they led to."""
     if m.gpus and all(gpu.remap_pending is False and gpu.ecc_uncorrected == 0 for gpu in m.gpus):
         return []
+    return _memory_xids(m)
+
+
+def _memory_xids(m: Machine) -> list[Xid]:
     return [xid for xid in m.driver.xids or () if xid.code in _ECC_FATAL | _ECC_PENDING]
 
 

@@ -214,11 +214,14 @@ def _right_list(m: Machine, value: str, left: Visible) -> Remedies:
         promised = by_hand(
             "leave-to-scheduler",
             "Let the scheduler set CUDA_VISIBLE_DEVICES",
-            "Delete the line that sets CUDA_VISIBLE_DEVICES from ~/.bashrc or the job script, "
-            "then submit the job again.",
+            "Delete the line that sets CUDA_VISIBLE_DEVICES from the job script or your shell's "
+            "files, then submit the job again: `grep -n CUDA_VISIBLE_DEVICES ~/.bashrc "
+            "~/.bash_profile ~/.profile` finds it.",
         )
-        return _show(m, own, "Set CUDA_VISIBLE_DEVICES to this job's GPUs") or (
-            promised if promised_by_scheduler(m) else grant_gpu(m)
+        return (
+            _show(m, own, "Set CUDA_VISIBLE_DEVICES to this job's GPUs")
+            or unset_variables(m, _NAME)
+            or (promised if promised_by_scheduler(m) else grant_gpu(m))
         )
     found = (_device(entry, uuids)[0] for entry in value.split(","))
     valid = dict.fromkeys(str(index) for index in found if index is not None)
@@ -402,7 +405,11 @@ def too_little_locked_memory(m: Machine) -> Answer:
     if locked < 0 or (locked >= _LEAST_LOCKED and not message):
         return None
     return Found(
-        evidence=("limits.memlock_bytes", message or "env.NCCL_IB_HCA"),
+        evidence=(
+            "limits.memlock_bytes",
+            *("limits.memlock_hard_bytes",) * (m.limits.memlock_hard_bytes is not None),
+            message or "env.NCCL_IB_HCA",
+        ),
         values={"locked": locked // 1024 if locked < _LEAST_LOCKED else locked >> 30},
         title=None if locked < _LEAST_LOCKED else "The locked-memory limit is {locked} GiB",
         severity=ERROR if message else WARNING,

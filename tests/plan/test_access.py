@@ -10,6 +10,7 @@ from remedy_fixtures import machine, words_of
 from cudadoctor.model.findings import Remedy
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
+from cudadoctor.plan.remedies.process import lasting
 from cudadoctor.render.shells import step_lines
 
 
@@ -149,3 +150,33 @@ def test_an_option_gets_onto_the_kernel_line_of_each_distribution(distro: str, s
     assert said in " ".join([*written, *commands(step), step.manual or ""])
     assert step.reboot and step.needs_root
     assert bool(step.commands) is (distro in ("debian", "rocky", "sles"))
+
+
+def test_a_limit_that_may_be_raised_is_raised_and_one_of_slurmd_is_not() -> None:
+    job: dict[str, Any] = {"container": {"scheduler": "slurm"}}
+    (own,) = remedies.raise_memlock(machine(**job, limits={"memlock_hard_bytes": -1}))
+    assert commands(own) == ["ulimit -l unlimited"]
+    (theirs,) = remedies.raise_memlock(machine(**job, limits={"memlock_hard_bytes": 65536}))
+    assert theirs.where == "admin"
+    first, second = remedies.raise_memlock(machine(**job))
+    assert "ulimit -Hl" in (first.note or "")
+    assert (first.edits[0].what, second.where) == ("#SBATCH --propagate=NONE", "admin")
+
+
+NCCL = "/apps/software/NCCL/2.18.3-GCCcore-12.3.0/lib/libnccl.so.2"
+
+
+def test_a_module_is_named_only_if_it_is_loaded() -> None:
+    job: dict[str, Any] = {"container": {"scheduler": "lsf"}}
+    loaded = {"LD_PRELOAD": NCCL, "LOADEDMODULES": "GCC/12.3.0:NCCL/2.18.3-GCCcore-12.3.0"}
+    said = lasting(machine(**job, env=loaded), "LD_PRELOAD")
+    assert "`module unload NCCL/2.18.3-GCCcore-12.3.0`" in said
+    assert "grep -n LD_PRELOAD" in said
+    for env in (
+        {"LD_PRELOAD": NCCL},
+        {"LD_PRELOAD": NCCL, "LOADEDMODULES": "GCC/12.3.0:NCCL/2.20.5-GCCcore-13.2.0"},
+        {"LD_PRELOAD": NCCL, "LOADEDMODULES": "NCCL/2.18.3-GCCcore-12.3.0;reboot"},
+    ):
+        said = lasting(machine(**job, env=env), "LD_PRELOAD")
+        assert "module unload" not in said
+        assert "grep -n LD_PRELOAD" in said

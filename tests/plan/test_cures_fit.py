@@ -192,8 +192,8 @@ def test_a_gpu_in_a_package_has_no_generation_either(name: str) -> None:
 @pytest.mark.parametrize(
     ("gpu", "steps"),
     [
-        ({"remap_failed": True}, ["replace-gpu", "hide-gpu"]),
-        ({"remap_failed": True, "remap_pending": True}, ["replace-gpu", "hide-gpu"]),
+        ({"remap_failed": True}, ["hide-gpu", "replace-gpu"]),
+        ({"remap_failed": True, "remap_pending": True}, ["hide-gpu", "replace-gpu"]),
         ({"remap_pending": True}, ["reset-gpu", "reboot"]),
         ({"ecc_uncorrected": 3}, ["reset-gpu", "reboot"]),
     ],

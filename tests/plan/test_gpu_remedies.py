@@ -68,11 +68,59 @@ def test_an_instance_is_made_only_of_a_profile_that_is_known(
 
 def test_a_worn_out_gpu_is_left_out_until_it_is_replaced() -> None:
     m = machine_like("h100x8-linux", {"redacted": True})
-    _, without = remedies.replace_gpus(m, (m.gpus or ())[2])
+    without, _ = remedies.replace_gpus(m, (m.gpus or ())[2])
     assert without.variables["CUDA_VISIBLE_DEVICES"] == "0,1,3,4,5,6,7"
     job = machine_like("h100x8-linux", {"container": {"scheduler": "slurm"}})
     found = [step.id for step in remedies.replace_gpus(job, (job.gpus or ())[2])]
     assert found == ["another-node", "replace-gpu"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "first", "last"),
+    [
+        (
+            {"virtual": "microsoft", "product": "Virtual Machine", "kernel": "6.8.0-1041-azure"},
+            "az vm deallocate --resource-group GROUP --name node1",
+            "az vm start --resource-group GROUP --name node1",
+        ),
+        (
+            {"virtual": "kvm", "product": "p4d.24xlarge"},
+            "aws ec2 stop-instances --instance-ids INSTANCE",
+            "aws ec2 start-instances --instance-ids INSTANCE",
+        ),
+        (
+            {"virtual": "kvm", "product": "Google Compute Engine"},
+            "gcloud compute instances stop node1",
+            "gcloud compute instances start node1",
+        ),
+        # Hyper-V of one's own has the same name.
+        ({"virtual": "microsoft", "product": "Virtual Machine", "kernel": "5.14.0-427.el9"}, "", ""),
+    ],
+)
+def test_a_rented_machine_gets_other_hardware_by_a_stop_and_a_start(
+    platform: dict[str, Any], first: str, last: str
+) -> None:
+    m = machine_like("h100x8-linux", {"platform": platform, "identity": {"host": "node1"}})
+    found = {step.id: step for step in remedies.replace_gpus(m, (m.gpus or ())[2])}
+    assert [*found] == ["hide-gpu", "move-vm"]
+    moved = found["move-vm"]
+    assert "RMA" not in f"{moved.manual} {moved.note}"
+    assert "support" in (moved.note or "")
+    said = [" ".join(argv) for argv in moved.commands]
+    assert (said[0], said[-1]) == (first, last) if first else moved.manual and not said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"platform": {"virtual": "kvm", "product": "Standard PC (Q35 + ICH9, 2009)"}},
+        {"platform": {"product": "PowerEdge C4140"}},
+    ],
+)
+def test_hardware_of_ones_own_is_replaced_by_its_vendor(changes: dict[str, Any]) -> None:
+    m = machine_like("h100x8-linux", changes)
+    found = [step.id for step in remedies.replace_gpus(m, (m.gpus or ())[2])]
+    assert found == ["hide-gpu", "replace-gpu"]
 
 
 def test_a_job_can_move_to_another_node() -> None:

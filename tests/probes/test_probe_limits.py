@@ -13,7 +13,7 @@ LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
 Max cpu time              unlimited            unlimited            seconds
 Max open files            1024                 1048576              files
-Max locked memory         unlimited            unlimited            bytes
+Max locked memory         65536                unlimited            bytes
 """
 
 
@@ -43,7 +43,8 @@ def test_all_limits_are_read() -> None:
     assert read_limits(host).facts["limits"] == Limits(
         shm_bytes=64 << 20,
         shm_free_bytes=1 << 20,
-        memlock_bytes=-1,
+        memlock_bytes=65536,
+        memlock_hard_bytes=-1,
         nofile=1024,
         memory_bytes=16384 * 1024,
         cgroup_memory_bytes=4096,
@@ -77,7 +78,7 @@ def test_a_list_of_processors_is_counted(text: str, count: int | None) -> None:
 
 
 def test_unlimited_is_minus_one() -> None:
-    assert parse_limits(LIMITS)["Max locked memory"] == -1
+    assert parse_limits(LIMITS, hard=True)["Max locked memory"] == -1
 
 
 @pytest.mark.parametrize("system", ["Linux", "Windows", "Darwin"])

@@ -243,7 +243,7 @@ PROGRAMS = {
     "update-grub",
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
     *("grub-mkconfig", "grub2-mkconfig", "git", "makepkg", "system76-power", "supergfxctl"),
-    *("fmpm", "kernelstub"),
+    *("fmpm", "kernelstub", "az", "aws", "gcloud"),
 }
 MADE = re.compile(
     r"python3\.\d+|\.venv-torch[a-z0-9-]*(?:[/\\]uv)?(/bin/python|\\Scripts\\python\.exe)"
@@ -263,7 +263,7 @@ OPTIONS = {
     *("--allowerasing", "--allow-downgrades", "--auto-agree-with-licenses", "--rebuild"),
     *("--reinstall", "--purge", "--pypi", "--project", "-dm"),
     *("--dry-run", "--ignore-installed"),
-    *("--set-default", "--no-kernel-modules"),
+    *("--set-default", "--no-kernel-modules", "--resource-group", "--name", "--instance-ids"),
 }
 EDITS = {
     r"s/^\(deb.* main\).*/\1 contrib non-free non-free-firmware/",

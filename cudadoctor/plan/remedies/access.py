@@ -367,10 +367,14 @@ def _in_limits(m: Machine, id: str, title: str, limit: str, values: tuple[str, s
 def raise_memlock(m: Machine) -> Remedies:
     """Leave to lock memory: of the container, of the job's daemon, or of the user."""
     title = "Allow the program to lock memory"
+    if m.limits.memlock_hard_bytes == -1:
+        commands = (("ulimit", "-l", "unlimited"),)
+        step = partial(Remedy, id="raise-memlock", title=title, risk=Risk.PROCESS)
+        return (step(commands=commands, note=_SAME_SHELL),)
     if m.container.kind in _RUN or _kubernetes(m):
         return container_option(m, "raise-memlock", title, "--ulimit memlock=-1")
     if m.container.scheduler == "slurm":
-        return _slurms_memlock(title)
+        return _slurms_memlock(m, title)
     if m.container.scheduler or m.container.kind:
         text = (
             "Ask the administrator to set LimitMEMLOCK=infinity in the systemd unit for the job "
@@ -380,8 +384,11 @@ def raise_memlock(m: Machine) -> Remedies:
     return (_in_limits(m, "raise-memlock", title, "memlock", ("unlimited", "unlimited")),)
 
 
-def _slurms_memlock(title: str) -> Remedies:
-    """Slurm gives a job the limits of the shell that submitted it, unless told otherwise."""
+def _slurms_memlock(m: Machine, title: str) -> Remedies:
+    """Slurm gives a job the soft limits of the shell that submitted it, unless told otherwise.
+
+    The hard limit is that of slurmd: no option of a job goes past it.
+    """
     own = Remedy(
         id="raise-memlock",
         title=title,
@@ -389,6 +396,7 @@ def _slurms_memlock(title: str) -> Remedies:
         edits=(Edit(file="job.sh", what="#SBATCH --propagate=NONE"),),
         manual="Add this line to your job script and submit the job again. The job then gets the "
         "limits of the node, not those of the login shell.",
+        note=_HARD_OF_JOB,
     )
     lines = "[Service]\nLimitMEMLOCK=infinity"
     edit = Edit(file="/etc/systemd/system/slurmd.service.d/memlock.conf", what=lines, mode="write")
@@ -402,7 +410,15 @@ def _slurms_memlock(title: str) -> Remedies:
         note="Also set PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and run "
         "`sudo scontrol reconfigure`. Running jobs continue.",
     )
-    return own, node
+    if m.limits.memlock_hard_bytes is None:
+        return own, node
+    return (replace(node, id="raise-memlock"),)
+
+
+_HARD_OF_JOB = (
+    "This helps only if `ulimit -Hl` in the job prints unlimited. If it prints a number, slurmd "
+    "itself has the limit, and only your administrator can raise it."
+)
 
 
 def other_gpus(m: Machine, taken: Collection[Gpu]) -> Remedies:

@@ -18,6 +18,7 @@ from cudadoctor.plan.remedies.process import (
     drained,
     indexes_of,
     keeper_of,
+    move_vm,
     notebook_of,
     side_of,
     smi_ids,
@@ -137,9 +138,12 @@ def reset_or_restart(m: Machine, *gpus: Gpu) -> Remedies:
 
 
 def replace_gpus(m: Machine, *gpus: Gpu) -> Remedies:
-    """Have GPUs replaced, and train on the others until then."""
+    """Train on the other GPUs, and have these replaced: in a cloud by another host."""
     if notebook_of(m):
         return restart(m)
+    without = _without(m, gpus)
+    if moved := move_vm(m):
+        return without + moved
     which, text = indexes_of(gpus), _BROKEN
     report: tuple[Strings, ...] = ()
     title = f"Ask the vendor to replace GPU {which}"
@@ -147,8 +151,7 @@ def replace_gpus(m: Machine, *gpus: Gpu) -> Remedies:
         title, report = f"Collect the bug report needed to replace GPU {which}", (_REPORT,)
         text = "Send the resulting nvidia-bug-report.log.gz to the vendor and request an RMA."
     step = Remedy(id="replace-gpu", title=title, where=keeper_of(m), manual=text, commands=report)
-    moved = another_node(m)
-    return (*moved, replace(step, needs_root=bool(report)), *_without(m, gpus))
+    return (*another_node(m), *without, replace(step, needs_root=bool(report)))
 
 
 def _without(m: Machine, gone: tuple[Gpu, ...]) -> Remedies:

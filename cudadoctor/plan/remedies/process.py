@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from errno import EACCES
+from errno import EACCES, EPERM
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -15,6 +15,7 @@ from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.variables import OF_LOADER, in_notebook
 
 _FOR_ALL = 0o006
+_OF_GPU = re.compile(r"/dev/nvidia\d{1,3}")
 Side = Literal["jetson", "wsl", "container", "cluster", "windows", "macos", "dgx", "linux"]
 Family = Literal["ubuntu", "debian", "rhel", "amazon", "fedora", "suse", "arch", "nixos", "other"]
 
@@ -288,6 +289,62 @@ def is_cloud(m: Machine) -> bool:
     )
 
 
+class _Cloud(NamedTuple):
+    """How a provider's own command moves a virtual machine, and where its words come from."""
+
+    commands: str
+    words: str
+
+
+_CLOUDS = {
+    "azure": _Cloud(
+        "az vm deallocate --resource-group GROUP --name {name};"
+        "az vm start --resource-group GROUP --name {name}",
+        "`az vm list --output table` shows the VM's name and resource group.",
+    ),
+    "aws": _Cloud(
+        "aws ec2 stop-instances --instance-ids INSTANCE;"
+        "aws ec2 wait instance-stopped --instance-ids INSTANCE;"
+        "aws ec2 start-instances --instance-ids INSTANCE",
+        "On this VM, `cat /sys/devices/virtual/dmi/id/board_asset_tag` prints its instance ID.",
+    ),
+    "gcp": _Cloud(
+        "gcloud compute instances stop {name};gcloud compute instances start {name}",
+        "`gcloud compute instances list` shows the VM's name. If it has local SSDs, add "
+        "`--discard-local-ssd=true` to the stop command.",
+    ),
+}
+_INSTANCE_TYPE = re.compile(r"[a-z][\w-]{1,9}\.(?:\d*x)?(?:large|metal)[\w-]*")
+_SUPPORT = (
+    "Data on the VM's local (temporary) disks is lost. If the VM comes back with the same GPU, run "
+    "`sudo nvidia-bug-report.sh` and send nvidia-bug-report.log.gz to your provider's support."
+)
+
+
+def move_vm(m: Machine) -> Remedies:
+    """Stop and start a provider's virtual machine, which is how it gets other hardware."""
+    if keeper_of(m) == "admin" or not is_cloud(m):
+        return ()
+    product, kernel = (m.platform.product or "").lower(), m.platform.kernel or ""
+    azure = product == "virtual machine" and "azure" in kernel
+    of_google = "gcp" if product == "google compute engine" else ""
+    kind = "azure" if azure else "aws" if _INSTANCE_TYPE.fullmatch(product) else of_google
+    title = "Move this VM to another host"
+    if (cloud := _CLOUDS.get(kind)) is None:
+        text = "In your provider's console, stop (deallocate) this VM and start it again."
+        return by_hand("move-vm", title, text, "host", Risk.SYSTEM, note=_SUPPORT)
+    commands = commands_in(cloud.commands, name=_node(m) or "NAME")
+    return (
+        Remedy(
+            id="move-vm",
+            title=title,
+            where="cloud",
+            commands=commands,
+            note=f"{cloud.words} {_SUPPORT}",
+        ),
+    )
+
+
 def commands_in(text: str, **words: object) -> tuple[Strings, ...]:
     """The commands in a text that separates them by semicolons, with the words filled in."""
     filled = text.format(**words) if words else text
@@ -336,9 +393,10 @@ _JOBS = ("slurm", "lsf", "pbs")
 def unset_variables(m: Machine, *names: str) -> Remedies:
     """Take variables out of the environment of the program; () where none of them is its own.
 
-    A scheduler's choice of GPUs is never overridden.
+    A scheduler's choice of GPUs is never overridden, unless the job can reach no GPU of others.
     """
-    chosen = "CUDA_VISIBLE_DEVICES" if m.container.scheduler in _JOBS else ""
+    kept_out = m.container.scheduler in _JOBS and not _works_fenced(m)
+    chosen = "CUDA_VISIBLE_DEVICES" if kept_out else ""
     kept = [name for name in names if name != chosen]
     if not kept:
         return ()
@@ -353,22 +411,46 @@ def unset_variables(m: Machine, *names: str) -> Remedies:
     )
 
 
+def _works_fenced(m: Machine) -> bool:
+    """Whether CUDA works without the variables, on no more GPUs than the job's control group has.
+
+    That group refuses the nodes of other jobs' GPUs with EPERM.
+    """
+    libcuda, nodes = m.driver.libcuda, m.driver.nodes or ()
+    seen = sum(not gpu.code for gpu in m.gpus or ())
+    fenced = any(node.errno == EPERM and _OF_GPU.fullmatch(node.path) for node in nodes)
+    return fenced and libcuda.clean_code == 0 and 0 < (libcuda.clean_count or 0) <= seen
+
+
 _MODULES = re.compile(
     r"(?:^|:)/(?:apps|sw|software|modules|easybuild|cvmfs|opt/apps|opt/ohpc|cm/shared|spack)/"
-    r"(?:[\w.-]+/)*?(cuda|cudnn|nccl|gcc|anaconda|intel|openmpi)[/\d.:-]",
+    r"(?:[\w.-]+/)*?(?:cuda|cudnn|nccl|gcc|anaconda|intel|openmpi)[/\d.:-]",
     re.IGNORECASE,
 )
-"""Folders of environment modules, and the module's usual name in them."""
+"""Folders that environment modules usually lead to."""
+_LINES = "`grep -n {name} ~/.bashrc ~/.bash_profile ~/.profile`"
+"""What finds the line of a user that sets a variable, where jobs run."""
+
+
+def _loaded_module(m: Machine, value: str) -> OptStr:
+    """The loaded environment module whose folder stands in a value."""
+    for module in (m.env or {}).get("LOADEDMODULES", "").split(":"):
+        folders = (f"/{module}/", f"/{module.replace('/', '-')}/")
+        sound = re.fullmatch(r"[A-Za-z][\w.+-]*(?:/[\w.+-]+)+", module) and not m.redacted
+        if sound and any(folder.lower() in f"{value}/".lower() for folder in folders):
+            return module
+    return None
 
 
 def lasting(m: Machine, name: str) -> str:
     """Where the line that sets a variable may stand, as its value tells."""
     value, prefix = (m.env or {}).get(name, ""), m.python.prefix or ""
-    if module := _MODULES.search(value):
+    lines = _LINES.format(name=name)
+    if module := _loaded_module(m, value):
         return (
-            f"An environment module sets this variable: run `module unload {module[1].lower()}` "
-            "(see `module list`) and remove its `module load` line from the job script or "
-            "~/.bashrc."
+            f"The loaded module {module} has a folder in {name}: also run `module unload {module}`. "
+            f"To make this permanent, delete the line that sets {name} and the `module load` line "
+            f"from the job script or your shell's files: {lines}."
         )
     if m.container.kind == "apptainer":
         return (
@@ -400,14 +482,17 @@ def lasting(m: Machine, name: str) -> str:
         )
     if m.container.kind == "kubernetes":
         return f"To make this permanent, edit or delete {name} in the pod's manifest."
+    perhaps = " If `module list` shows a module with this path, unload it too."
+    perhaps = perhaps if _MODULES.search(value) else ""
     if m.container.scheduler:
         return (
             f"To make this permanent, edit or delete the line that sets {name} in the job script "
-            "or ~/.bashrc."
+            f"or your shell's files: {lines}.{perhaps}"
         )
     return (
         f"To make this permanent, find the line that sets the variable with `grep -n {name} "
         "~/.bashrc ~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` and edit or delete it."
+        f"{perhaps}"
     )
 
 
