@@ -94,7 +94,11 @@ def test_a_worn_out_gpu_is_left_out_until_it_is_replaced() -> None:
             "gcloud compute instances start node1",
         ),
         # Hyper-V of one's own has the same name.
-        ({"virtual": "microsoft", "product": "Virtual Machine", "kernel": "5.14.0-427.el9"}, "", ""),
+        (
+            {"virtual": "microsoft", "product": "Virtual Machine", "kernel": "5.14.0-427.el9"},
+            "",
+            "",
+        ),
     ],
 )
 def test_a_rented_machine_gets_other_hardware_by_a_stop_and_a_start(

@@ -448,9 +448,9 @@ def lasting(m: Machine, name: str) -> str:
     lines = _LINES.format(name=name)
     if module := _loaded_module(m, value):
         return (
-            f"The loaded module {module} has a folder in {name}: also run `module unload {module}`. "
-            f"To make this permanent, delete the line that sets {name} and the `module load` line "
-            f"from the job script or your shell's files: {lines}."
+            f"The loaded module {module} has a folder in {name}: also run `module unload "
+            f"{module}`. To make this permanent, delete the line that sets {name} and the "
+            f"`module load` line from the job script or your shell's files: {lines}."
         )
     if m.container.kind == "apptainer":
         return (
