@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge, TorchBuild
@@ -111,18 +112,20 @@ class Question(NamedTuple):
         return None if known is None else self.build.cuda in (None, *known)
 
     def fitting(self) -> Strings:
-        """The releases for the new torch that run here, the newest first.
+        """The releases for the new torch that run here: the installed one, then the newest first.
 
         Those that every other package admits, where there are any.
         """
-        name = self.package.name
-        found = tuple(filter(self.runs_here, self.kb.companion(name, self.build.torch)))
+        name, kb = self.package.name, self.kb
+        found = tuple(filter(self.runs_here, kb.companion(name, self.build.torch)))
         pins = [
             asked.specifier
             for package in self.machine.packages or ()
-            for asked in _asked_by(package, (name,), self.machine)
+            for asked in _asked_by(told(package, kb), (name,), self.machine)
         ]
-        return tuple(one for one in found if all(_admitted(pin, one) for pin in pins)) or found
+        found = tuple(one for one in found if all(_admitted(pin, one) for pin in pins)) or found
+        here = self.package.version.partition("+")[0]
+        return tuple(sorted(found, key=lambda one: one != here))
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
@@ -312,9 +315,9 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
         if package.name not in TORCH_FAMILY and not fates[package.name]:
             refuses = any(
                 not _admitted(asked.specifier, releases[asked.name])
-                for asked in _asked_by(package, releases, m)
+                for asked in _asked_by(told(package, kb), releases, m)
             )
-            if refuses or _was_compiled_for_other(package, build, m):
+            if refuses or _was_compiled_for_other(told(package, kb), build, m):
                 found[bool(kb.companion(package.name, build.torch))].append(package.name)
     lost = (name for name, release in releases.items() if release is None and m.package(name))
     files = (file.name for file, _ in unmet(m, releases))
@@ -327,6 +330,37 @@ def unmet(m: Machine, releases: dict[str, OptStr]) -> Iterator[tuple[ProjectFile
         for asked in _asked_by(file, releases, m):
             if not _admitted(asked.specifier, releases[asked.name]):
                 yield file, asked
+
+
+def told(package: Distribution, kb: Knowledge) -> Distribution:
+    """The package with what its release requires, where only its name and version are known."""
+    torch = None if package.requires else kb.companion_torch(package.name, package.version)
+    pins = kb.companion_pins(package.name, package.version)
+    return replace(package, requires=(f"torch{torch}", *pins)) if torch else package
+
+
+def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, Strings]:
+    """The machine with each program that pins one torch in its release for this build; their pins.
+
+    Its wheels are made for the default build of that torch: with another CUDA major it stays.
+    """
+    same = (other for other in kb.builds_on(build.platform) if other.torch == build.torch)
+    usual = next((other for other in same if other.default), build)
+    packages, moved = [], []
+    for package in m.packages or ():
+        asked = _asked_by(told(package, kb), ("torch",), m)
+        pins = [line.specifier for line in asked if line.specifier.startswith("==")]
+        here = package.name in TORCH_FAMILY or package.name in JUDGED
+        away = pins and not here and not any(admits(pin, build.torch) for pin in pins)
+        fitting = Question(package, build, m, kb).fitting() if away else ()
+        release = next((one for one in fitting if kb.companion_pins(package.name, one)), None)
+        if release and _major(usual.cuda) == _major(build.cuda):
+            moved.append(f"{package.name}=={release}")
+            bare = Distribution(name=package.name, version=release)
+            packages.append(told(bare, kb))
+        else:
+            packages.append(package)
+    return replace(m, packages=tuple(packages)) if moved else m, tuple(moved)
 
 
 def _admitted(specifier: str, release: OptStr) -> bool:
@@ -423,7 +457,7 @@ def _needed_by(
 def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed packages whose compiled code will not fit the new torch."""
     for package in m.packages or ():
-        if _was_compiled_for_other(package, build, m):
+        if _was_compiled_for_other(told(package, kb), build, m):
             fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
             after = f"for torch {build.torch}, install {package.name} {fitting}."
             if fitting == package.version:

@@ -10,11 +10,13 @@ from packaging.version import Version
 from remedy_fixtures import KB, machine
 
 from cudadoctor.installers import registry
+from cudadoctor.knowledge import TorchBuild
 from cudadoctor.model.findings import PackageChange, Remedy
 from cudadoctor.model.machine import Machine
 from cudadoctor.plan import remedies
 from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.companions import moved_along
 
 LINUX, ARM, WINDOWS = "linux_x86_64", "linux_aarch64", "windows_amd64"
 
@@ -339,6 +341,29 @@ def test_a_companion_keeps_the_release_that_another_package_pins() -> None:
     assert "xformers==0.0.31.post1" in change_of(remedies.install_torch(m, KB)[0]).install
     pinned = wanting(m, "vllm", "torch==2.8.0", "xformers==0.0.32.post2")
     assert "xformers==0.0.32.post2" in change_of(remedies.install_torch(pinned, KB)[0]).install
+
+
+def test_a_program_that_pins_torch_moves_to_its_release_for_the_new_torch() -> None:
+    m = holding("xformers 0.0.28.post3", "vllm 0.6.6", "torchvision 0.20.1", **ON_2_6)
+    first = remedies.install_torch(m, KB)[0]
+    change = change_of(first)
+    assert change.install == ("torch==2.7.1", "torchvision==0.22.1", "xformers==0.0.31")
+    assert change.then == ("vllm==0.10.1.1",)
+    assert "vllm 0.6.6 will be replaced with 0.10.1.1" in (first.note or "")
+    # Its release for 2.8 is installed: then torch goes there, and it stays.
+    m = holding("xformers 0.0.28.post3", "vllm 0.10.2", **ON_2_6)
+    first = remedies.install_torch(m, KB)[0]
+    assert change_of(first).install[0] == "torch==2.8.0"
+    assert change_of(first).then == ()
+    # With another CUDA major than that of its wheels it would not load.
+    other, moved = moved_along(build_of("2.7.1", "cu118"), m, KB)
+    assert (other, moved) == (m, ())
+
+
+def build_of(torch: str, variant: str) -> TorchBuild:
+    build = KB.build_of(Version(torch), variant, LINUX)
+    assert build is not None
+    return build
 
 
 def test_what_an_extra_or_another_system_asks_for_is_no_demand() -> None:

@@ -27,6 +27,7 @@ from cudadoctor.solver.companions import (
     download_of,
     fate_of,
     kept_by_others,
+    moved_along,
     only_for_torch,
 )
 from cudadoctor.solver.demand import (
@@ -164,10 +165,11 @@ def remedy_for(
 
     pinned: releases of companions that another package requires.
     """
-    companions, packages = companions_for(build, m, kb) | (pinned or {}), m.packages or ()
+    there, moved = moved_along(build, m, kb)
+    companions, packages = companions_for(build, there, kb) | (pinned or {}), there.packages or ()
     pins = (f"{name}=={release}" for name, release in companions.items() if release)
     lost = tuple(name for name, release in companions.items() if release is None)
-    found = ((package.name, fate_of(package, build, m, kb)) for package in packages)
+    found = ((package.name, fate_of(package, build, there, kb)) for package in packages)
     fates = {name: fate for name, fate in found if fate is not None}
     beside = tuple(fate.pin for fate in fates.values() if fate.pin and fate.with_torch)
     then = tuple(fate.pin for fate in fates.values() if fate.pin and not fate.with_torch)
@@ -176,6 +178,7 @@ def remedy_for(
     newer = numpy is None or not numpy.version.startswith(("0.", "1."))
     if build.torch < NUMPY_2_SINCE and newer:
         then += ("numpy<2",)
+    then += moved
     leaving = (*lost, *(name for name, fate in fates.items() if fate.leaves))
     # Torch's own index, also for a default build where a companion has its CUDA only there.
     own = f"{TORCH_INDEX}/{build.variant}" if beside else None
@@ -194,7 +197,20 @@ def remedy_for(
             find_links=next(filter(None, (fate.find_links for fate in fates.values())), None),
         ),
         variables=_temporary(build, m),
-        note=joined(*caveats(build, m, kb, lost), *(fate.note for fate in fates.values())),
+        note=joined(
+            *(_replaced(pin, m, build) for pin in moved),
+            *caveats(build, there, kb, lost),
+            *(fate.note for fate in fates.values()),
+        ),
+    )
+
+
+def _replaced(pin: str, m: Machine, build: TorchBuild) -> str:
+    name, _, release = pin.partition("==")
+    package = m.package(name)
+    return (
+        f"{name} {package and package.version} will be replaced with {release}, which requires "
+        f"torch {build.torch}."
     )
 
 
