@@ -33,8 +33,9 @@ _WORDS = (
 )
 _MATTERS = re.compile(
     r"aer: .*(?:uncorrected|fatal|multiple)|pcieport .*aer|bar \d+.*(?:no space|failed to assign)"
+    r"|io_page_fault|dmar: \[dma "
 )
-_MAYBE = ("aer", "bar ")
+_MAYBE = ("aer", "bar ", "io_page_fault", "dmar: [dma ")
 """A long log has a hundred thousand lines: plain words are looked for before any pattern."""
 
 _XID = re.compile(

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
+    CERTAIN,
     ERROR,
     INFO,
     LIKELY,
@@ -25,7 +26,7 @@ from cudadoctor.plan.remedies import (
     without_p2p,
 )
 from cudadoctor.plan.remedies.process import lasting
-from cudadoctor.rules.evidence.signs import SUCCESS, live_gpus, torch_works, variable
+from cudadoctor.rules.evidence.signs import SUCCESS, bus_key, live_gpus, torch_works, variable
 
 _LEAST = {
     "RANK": 0,
@@ -380,12 +381,30 @@ def nccl_p2p_broken(m: Machine) -> Answer:
         return None
     number, what = stage
     between, evidence = _between(m)
+    refused = _refused_by_iommu(m) if (evidence or "").endswith(".iommu") else None
     return Found(
-        evidence=(f"smoke.stages.{number}.detail", "driver.pairs", evidence),
+        evidence=(f"smoke.stages.{number}.detail", "driver.pairs", evidence, refused),
         values={"what": what, "between": between},
-        confidence=LIKELY if evidence else POSSIBLE,
-        remedies=without_p2p(m, evidence),
+        why="The IOMMU translates the addresses of PCIe transfers, and it refused a transfer of a "
+        "GPU, so data from one GPU does not reach the other."
+        if refused
+        else None,
+        confidence=CERTAIN if refused else LIKELY if evidence else POSSIBLE,
+        remedies=without_p2p(m, evidence, proven=refused is not None),
     )
+
+
+def _refused_by_iommu(m: Machine) -> OptStr:
+    """The kernel's line about a transfer of an NVIDIA GPU that the IOMMU refused."""
+    places = {bus_key(device.address) for device in m.pci or () if device.vendor == "nvidia"}
+    for number, line in enumerate(m.driver.log or ()):
+        if _REFUSED.search(line) and places & {*map(bus_key, _ADDRESS.findall(line))}:
+            return f"driver.log.{number}"
+    return None
+
+
+_REFUSED = re.compile(r"IO_PAGE_FAULT|DMAR: \[DMA ")
+_ADDRESS = re.compile(r"\b(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.\d\b")
 
 
 def _ranks_that_failed(m: Machine) -> tuple[int, str] | None:

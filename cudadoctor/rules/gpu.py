@@ -22,6 +22,7 @@ from cudadoctor.plan.remedies import (
     guest_driver,
     install_driver,
     kernel_option,
+    larger_window,
     open_modules,
     proprietary_modules,
     switch_graphics,
@@ -368,7 +369,9 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
             "addresses": [device.address for device in without],
             "live": indexes_of(live),
         },
-        title="The BIOS assigned no address space (BAR) to the {gpu} at {addresses}"
+        title=_BY_VM[bool(live)]
+        if m.platform.virtual
+        else "The BIOS assigned no address space (BAR) to the {gpu} at {addresses}"
         if live
         else None,
         why=None
@@ -380,11 +383,9 @@ def pci_bar_bios(m: Machine, kb: Knowledge) -> Answer:
         "{size} cannot be initialized.",
         sure=missing and logged,
         severity=WARNING if works else ERROR,
-        remedies=by_hand(
-            "firmware-bar",
-            *(_VM if m.platform.virtual else _BIOS_BESIDE if beside else _BIOS),
-            keeper_of(m),
-        )
+        remedies=larger_window(m, size * len(without))
+        if m.platform.virtual
+        else by_hand("firmware-bar", *(_BIOS_BESIDE if beside else _BIOS), keeper_of(m))
         + (
             kernel_option(m, "pci-realloc", "Let Linux reassign PCI addresses", *_REALLOC)
             if beside
@@ -425,8 +426,7 @@ _REALLOC = (
     "pci=realloc",
     "This can help if the BIOS has no setting that gives the GPU more space.",
 )
-_VM = (
-    "Give the virtual machine a larger PCI address space",
-    "In the hypervisor, use UEFI firmware (OVMF) and a larger 64-bit PCI window for this virtual "
-    "machine.",
+_BY_VM = (
+    "The virtual machine's firmware assigned no address space (BAR) to the {gpu}",
+    "The virtual machine's firmware assigned no address space (BAR) to the {gpu} at {addresses}",
 )

@@ -180,3 +180,72 @@ def test_a_module_is_named_only_if_it_is_loaded() -> None:
         said = lasting(machine(**job, env=env), "LD_PRELOAD")
         assert "module unload" not in said
         assert "grep -n LD_PRELOAD" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({}, "p2p-way"),
+        # Nobody here restarts the host, or it is not known how that one starts.
+        ({"container": {"kind": "docker"}}, "without-p2p"),
+        ({"container": {"scheduler": "slurm"}}, "without-p2p"),
+        ({"platform": {"kernel": "6.8.12-4-pve"}}, "without-p2p"),
+        ({"platform": {"distro": "opensuse-tumbleweed"}}, "without-p2p"),
+    ],
+)
+def test_what_the_log_proves_is_cured_for_good_where_a_command_can(
+    changes: dict[str, Any], first: str
+) -> None:
+    found = remedies.without_p2p(machine(**changes), "pci.0.iommu", proven=True)
+    assert [step.id for step in found][0] == first
+    assert sorted(step.id for step in found) == ["p2p-way", "without-p2p"]
+    quick = next(step for step in found if step.id == "without-p2p")
+    assert ("until you can reboot" in (quick.note or "")) == (first == "p2p-way")
+
+
+@pytest.mark.parametrize(
+    ("acs", "advised"),
+    [((False, False), False), ((False, True), True), ((None,), True), ((), True)],
+)
+def test_acs_is_turned_off_only_where_it_may_be_on(
+    acs: tuple[bool | None, ...], advised: bool
+) -> None:
+    card = {"address": "01:00.0", "vendor": "nvidia", "device_id": "26b1", "class_id": "0300"}
+    m = machine(pci=[card | {"acs": known} for known in acs])
+    assert ("ACS" in (remedies.without_p2p(m, None)[-1].note or "")) == advised
+
+
+@pytest.mark.parametrize(
+    ("platform", "size", "said", "ways"),
+    [
+        (
+            {"virtual": "kvm", "product": "Standard PC (i440FX + PIIX, 1996)"},
+            64,
+            "hole64-size=128G",
+            2,
+        ),
+        (
+            {"virtual": "kvm", "product": "Standard PC (Q35 + ICH9, 2009)"},
+            24,
+            "set VMID --cpu host",
+            2,
+        ),
+        ({"virtual": "kvm", "secure_boot": False}, 80, "X-PciMmio64Mb,string=262144", 1),
+        ({"virtual": "vmware"}, 32, "64bitMMIOSizeGB to 64", 1),
+        ({"virtual": "microsoft"}, 0, "HighMemoryMappedIoSpace 128GB", 1),
+        # Who rents a machine has no hypervisor to command.
+        ({"virtual": "kvm", "product": "g5.xlarge"}, 64, "In the hypervisor", 1),
+        ({"virtual": "xen"}, 64, "In the hypervisor", 1),
+    ],
+)
+def test_a_virtual_machine_gets_a_window_in_the_words_of_its_hypervisor(
+    platform: dict[str, Any], size: int, said: str, ways: int
+) -> None:
+    m = machine(platform={"secure_boot": None, "product": "", **platform})
+    found = remedies.larger_window(m, size << 30)
+    assert said in (found[0].manual or "")
+    assert len(found) == ways
+    assert all("EFI system partition" in (step.note or "") for step in found[1:]), "or no boot"
+    moves = "--machine q35" in (found[0].manual or "")
+    assert moves == ("i440FX" in platform.get("product", ""))
+    assert ("network interfaces" in (found[0].note or "")) == moves

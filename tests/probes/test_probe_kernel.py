@@ -366,6 +366,13 @@ def test_lines_of_others_are_left_out() -> None:
     assert parse_kernel_log("[ 1.0] usb 1-1: new device\n[ 2.0] eth0: link up\n").lines == ()
 
 
+def test_what_an_iommu_refused_is_kept_without_nvidias_name() -> None:
+    amd = "[ 9.1] AMD-Vi: Event logged [IO_PAGE_FAULT device=0000:c1:00.0 domain=0x0021]"
+    intel = "[ 9.2] DMAR: [DMA Write NO_PASID] Request device [c1:00.0] fault addr 0x2004e000000"
+    other = "[ 0.1] DMAR: IOMMU enabled"
+    assert parse_kernel_log("\n".join((other, amd, intel))).lines == (amd, intel)
+
+
 def test_the_log_comes_from_dmesg() -> None:
     seen = kernel(
         programs={"dmesg": "/bin/dmesg"}, runs={"dmesg": LOG}, files={"/proc/uptime": "2000.0 1\n"}

@@ -23,6 +23,7 @@ from cudadoctor.plan.remedies.process import (
     by_hand,
     commands_in,
     family_of,
+    is_cloud,
     keeper_of,
     notebook_of,
     open_to_all,
@@ -566,8 +567,11 @@ _REBUILD_BOOT = (
 )
 
 
-def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
-    """NCCL without P2P, at once; then what stands in the way of P2P."""
+def without_p2p(m: Machine, evidence: OptStr, *, proven: bool = False) -> Remedies:
+    """NCCL without P2P, at once; then what stands in the way of P2P.
+
+    proven: the log shows what stands in the way; where a command changes it for good, it is first.
+    """
     quick = Remedy(
         id="without-p2p",
         title="Make NCCL use host memory instead of P2P",
@@ -588,8 +592,81 @@ def without_p2p(m: Machine, evidence: OptStr) -> Remedies:
         "If that does not help, turn ACS off in the firmware settings. If a virtual machine on "
         "this host uses a passed-through device, leave the IOMMU mode and ACS unchanged."
     )
+    acs = {device.acs for device in m.pci or () if device.vendor == "nvidia"}
+    if acs == {False}:
+        note = (
+            "If that does not help, turn the IOMMU off in the firmware settings (AMD-Vi or VT-d). "
+            "If a virtual machine on this host uses a passed-through device, leave the IOMMU "
+            "unchanged."
+        )
     title = "Set the IOMMU to passthrough mode permanently"
-    return (quick, *kernel_option(m, "p2p-way", title, "iommu=pt", note))
+    lasting = kernel_option(m, "p2p-way", title, "iommu=pt", note)
+    # Proxmox starts with GRUB or with systemd-boot.
+    known = lasting[0].commands and not (m.platform.kernel or "").endswith("-pve")
+    if proven and where == "here" and known:
+        until = "Use this until you can reboot: NCCL is slower with it, but it works."
+        return (*lasting, replace(quick, note=until))
+    return (quick, *lasting)
+
+
+def larger_window(m: Machine, size: int) -> Remedies:
+    """More 64-bit PCI address space for a virtual machine: twice what its GPUs ask for.
+
+    size: in bytes, 0 where that is not known.
+    """
+    gib = max(64, 1 << (2 * (size >> 30) - 1).bit_length()) if size else 128
+    uefi = m.platform.secure_boot is not None
+    old = "i440fx" in (m.platform.product or "").lower()
+    title = "Give the virtual machine a larger PCI address space"
+    step = partial(by_hand, "firmware-bar", title, where="host")
+    if is_cloud(m) or m.platform.virtual not in ("kvm", "qemu", "vmware", "microsoft"):
+        return step(_ANY_HYPERVISOR)
+    if m.platform.virtual == "vmware":
+        return step(_VMWARE.format(gib=gib))
+    if m.platform.virtual == "microsoft":
+        return step(_HYPER_V.format(gib=gib))
+    machine = "--machine q35 " if old else ""
+    ovmf = f"-fw_cfg name=opt/ovmf/X-PciMmio64Mb,string={gib << 10}"
+    args = ovmf if uefi else f"-global q35-pcihost.pci-hole64-size={gib}G"
+    text = _PROXMOX_VM.format(options=f"{machine}--cpu host --args '{args}'")
+    known = step(f"{text} {_LIBVIRT.format(gib=gib)}", note=_RENAMED if old else None)
+    if uefi:
+        return known
+    disk = "--bios ovmf --efidisk0 local-lvm:1,efitype=4m,pre-enrolled-keys=0"
+    text = _PROXMOX_VM.format(options=f"--machine q35 --cpu host {disk} --args '{ovmf}'")
+    other = by_hand("firmware-ovmf", "Switch the virtual machine to UEFI (OVMF)", text, "host")
+    return (*known, replace(other[0], note=_BOOTS_BY_BIOS))
+
+
+_ANY_HYPERVISOR = (
+    "In the hypervisor, use UEFI firmware (OVMF) and a larger 64-bit PCI window for this virtual "
+    "machine."
+)
+_PROXMOX_VM = (
+    "On a Proxmox host, `qm list` shows the VMID. Shut the virtual machine down, run `qm set VMID "
+    "{options}` and start it again."
+)
+_LIBVIRT = (
+    "With libvirt, use machine type q35 and add `<pcihole64 unit='GiB'>{gib}</pcihole64>` to the "
+    "pcie-root controller with `virsh edit NAME`."
+)
+_VMWARE = (
+    "Shut the virtual machine down. In its advanced settings, set pciPassthru.use64bitMMIO to TRUE "
+    "and pciPassthru.64bitMMIOSizeGB to {gib}. The virtual machine must boot with EFI."
+)
+_HYPER_V = (
+    "Shut the virtual machine down. In PowerShell on the host, `Get-VM` shows its name; run "
+    "`Set-VM -HighMemoryMappedIoSpace {gib}GB -VMName NAME` and start it again."
+)
+_RENAMED = (
+    "The q35 machine type can rename the network interfaces in the virtual machine, so keep its "
+    "console at hand."
+)
+_BOOTS_BY_BIOS = (
+    "Do this only if the virtual machine's disk has an EFI system partition: a system that was "
+    "installed for BIOS boot does not start with UEFI. Replace local-lvm with the name of your "
+    "storage (`pvesm status`)."
+)
 
 
 def kernel_option(
