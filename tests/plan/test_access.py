@@ -197,7 +197,7 @@ def test_what_the_log_proves_is_cured_for_good_where_a_command_can(
     changes: dict[str, Any], first: str
 ) -> None:
     found = remedies.without_p2p(machine(**changes), "pci.0.iommu", proven=True)
-    assert [step.id for step in found][0] == first
+    assert found[0].id == first
     assert sorted(step.id for step in found) == ["p2p-way", "without-p2p"]
     quick = next(step for step in found if step.id == "without-p2p")
     assert ("until you can reboot" in (quick.note or "")) == (first == "p2p-way")
