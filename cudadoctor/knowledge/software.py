@@ -135,7 +135,16 @@ class _Host(Row, frozen=True):
     gcc_max: OptInt
 
 
+class Glibc(Row, frozen=True):
+    """From this glibc on, its headers declare functions as those of CUDA before that do not."""
+
+    glibc: Version
+    cuda: Version
+    functions: Strings
+
+
 class _Compilers(Row, frozen=True):
+    glibc: tuple[Glibc, ...]
     nvcc: tuple[_Nvcc, ...]
     hosts: tuple[_Host, ...]
 
@@ -200,6 +209,11 @@ class Software:
         """The newest gcc major that nvcc of this CUDA accepts; None not known."""
         hosts = (row.gcc_max for row in self._compilers.hosts if row.toolkit == minor(cuda))
         return next(hosts, None)
+
+    def glibc_conflict(self, cuda: Version, glibc: Version) -> Glibc | None:
+        """Which CUDA is the first whose headers fit that glibc; None if this one's do."""
+        rows = [row for row in self._compilers.glibc if glibc >= row.glibc and cuda < row.cuda]
+        return max(rows, key=lambda row: row.cuda, default=None)
 
     def nvcc_capabilities(self, cuda: Version) -> Versions | None:
         """Every compute capability that nvcc of this CUDA compiles for; None not known."""

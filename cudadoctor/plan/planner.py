@@ -88,8 +88,8 @@ def plan(
         choice = best_build(machine, knowledge, keep=wishes.torch)
     pinned = next((release for _, found in prescribed if (release := _release_of(found))), None)
     free = None if wishes.torch or choice is None else choice.build
-    if pinned and free and pinned != str(free.torch):
-        # A package asks for this release, not the user: there is no choice to give reasons for.
+    if pinned and free and pinned not in (str(free.torch), f"{free.torch}+{free.variant}"):
+        # A package asks for this build, not the user: there is no choice to give reasons for.
         choice = replace(best_build(machine, knowledge, keep=pinned), why=())
     if wishes.torch and choice:
         wished = wished_torch(machine, knowledge, choice, wishes.torch)
@@ -141,9 +141,10 @@ def elsewhere(finding: Finding, m: Machine) -> Remedies:
 
 
 def _release_of(remedies: Remedies) -> OptStr:
-    """The release of torch that the preferred one of these remedies installs."""
+    """The build of torch that the preferred one of these remedies installs."""
     change = remedies[0].packages if remedies and remedies[0].id == "install-torch" else None
-    return pin_of(change.install) if change else None
+    release = pin_of(change.install).partition("+")[0] if change else None
+    return f"{release}+{change.variant}" if change and change.variant and release else release
 
 
 def _each_once(remedies: Iterable[Remedy]) -> Remedies:

@@ -7,21 +7,25 @@ import re
 from msgspec.structs import replace
 from packaging.version import Version
 
+from cudadoctor.installers.tool import joined
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.software import Glibc
 from cudadoctor.model.findings import ERROR, INFO, WARNING, Remedies, Severity
 from cudadoctor.model.machine import Machine, OptStr, Strings, Toolkit
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
     c_compiler,
     install_toolkit,
+    newer_cuda,
     older_compiler,
+    older_glibc,
     set_arch_list,
     set_variables,
     unset_variables,
 )
-from cudadoctor.plan.remedies.process import lasting
+from cudadoctor.plan.remedies.process import family_of, lasting
 from cudadoctor.rules.evidence.libraries import applies
-from cudadoctor.solver.demand import capabilities_of
+from cudadoctor.solver.demand import capabilities_of, listed
 
 Wrong = tuple[OptStr, dict[str, object]]
 """A title in place of the rule's own, and the values."""
@@ -38,7 +42,7 @@ _TRITON_ONLY = {"flash-linear-attention", "liger-kernel", "unsloth"}
     title="{package} needs a CUDA toolkit to compile, and none is installed",
     severity=WARNING,
 )
-def toolkit_missing(m: Machine) -> Answer:
+def toolkit_missing(m: Machine, kb: Knowledge) -> Answer:
     """{package} compiles kernels with nvcc on first use. torch itself needs no toolkit.
 
     The error is "CUDA_HOME environment variable is not set" or "nvcc not found". cudadoctor reports
@@ -56,7 +60,7 @@ def toolkit_missing(m: Machine) -> Answer:
         evidence=("build.needed_by", "build.toolkits"),
         values={"package": needed[0]},
         severity=_gravity(m),
-        remedies=install_toolkit(m),
+        remedies=_toolkit(m, kb),
     )
 
 
@@ -65,7 +69,7 @@ def toolkit_missing(m: Machine) -> Answer:
     title="The CUDA toolkit is {toolkit}, but torch was built with CUDA {torch}",
     severity=WARNING,
 )
-def toolkit_torch_mismatch(m: Machine) -> Answer:
+def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """torch refuses to compile extensions with a toolkit from a different CUDA major version.
 
     The error is "The detected CUDA version mismatches the version that was used to compile
@@ -91,7 +95,7 @@ def toolkit_torch_mismatch(m: Machine) -> Answer:
         evidence=("build.used", fact, "torch.cuda"),
         values={"toolkit": toolkit, "torch": cuda},
         severity=_gravity(m) if asked else INFO,
-        remedies=install_toolkit(m),
+        remedies=_toolkit(m, kb),
     )
 
 
@@ -167,6 +171,8 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
         return None
     _, used, fact = taken
     compiler, toolkit = m.build.compiler, need(used.cuda, fact)
+    if _against_glibc(used, m, kb):
+        return None  # No other compiler helps.
     limit, shown = kb.gcc_max(toolkit), ""
     if need(compiler.present, "build.compiler.present"):
         if compiler.name not in ("g++", "gcc", "c++"):
@@ -189,6 +195,69 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
         severity=_gravity(m),
         remedies=older_compiler(m, limit) if shown else c_compiler(m),
     )
+
+
+@rule(
+    "host-compiler-unsupported",
+    title="nvcc from CUDA {toolkit} cannot compile with glibc {glibc}",
+    severity=WARNING,
+)
+def glibc_unsupported(m: Machine, kb: Knowledge) -> Answer:
+    """The headers of CUDA {toolkit} and of glibc {glibc} declare {functions} differently, so every
+    compilation fails with "exception specification is incompatible". An older g++ does not help.
+
+    glibc 2.41 brought cospi and sinpi, which fit the headers of CUDA 13.0 and newer. glibc 2.42
+    brought rsqrt, which fits CUDA 13.2 and newer. Some distributions change the headers of their
+    own CUDA packages, so cudadoctor reports this only for NVIDIA's packages.
+
+    Fix: install a newer CUDA toolkit, with a torch that was built for the same CUDA major version,
+    or compile in a conda environment.
+    """
+    taken = _to_be_taken(m) if need(m.build.needed_by, "build.needed_by") else None
+    row = _against_glibc(taken[1], m, kb) if taken else None
+    if taken is None or row is None:
+        return None
+    _, used, fact = taken
+    return Found(
+        evidence=(fact, "platform.glibc"),
+        values={
+            "toolkit": used.cuda,
+            "glibc": m.platform.glibc,
+            "functions": listed(row.functions),
+        },
+        # The headers may have been changed by hand.
+        sure=False,
+        severity=_gravity(m),
+        remedies=_toolkit(m, kb),
+    )
+
+
+def _against_glibc(used: Toolkit, m: Machine, kb: Knowledge) -> Glibc | None:
+    """Why the headers of NVIDIA's own toolkit do not go with those of the system's glibc."""
+    glibc, compiler = m.platform.glibc, m.build.compiler.path or ""
+    systems = "/" not in compiler or compiler.startswith(("/usr/", "/bin/", "/opt/rh/"))
+    if not (systems and used.nvcc and used.path.startswith("/usr/local/cuda")):
+        return None
+    return kb.glibc_conflict(used.cuda, glibc) if used.cuda and glibc else None
+
+
+_NEXT = (
+    "Then run `cudadoctor check` again: it prints the commands that install the toolkit for this "
+    "torch."
+)
+
+
+def _toolkit(m: Machine, kb: Knowledge) -> Remedies:
+    """A toolkit that compiles for torch here; another torch or glibc where none of its CUDA does."""
+    cuda, glibc, own = m.torch.cuda, m.platform.glibc, (m.python.kind or "").startswith("conda")
+    row = kb.glibc_conflict(cuda, glibc) if cuda and glibc and not own else None
+    if row is None or cuda is None or family_of(m) == "nixos":
+        return install_toolkit(m)
+    if row.cuda.major == cuda.major:
+        return install_toolkit(m, row.cuda)
+    newer = newer_cuda(m, kb, row.cuda)
+    said = (replace(step, note=joined(step.note, _NEXT)) for step in newer)
+    return tuple(said) + older_glibc(m, kb.gcc_max(cuda)) or install_toolkit(m)
 
 
 def _handed_over(m: Machine, limit: int) -> bool:

@@ -383,6 +383,24 @@ def test_compilers_are_known_per_toolkit() -> None:
         assert found is not None
         assert (min(found), max(found)) == tuple(map(version, span))
     assert version("8.8") in (KB.nvcc_capabilities(version("13.0")) or ())
+
+
+@pytest.mark.parametrize(
+    ("cuda", "glibc", "first"),
+    [
+        ("12.9", "2.40", None),
+        ("12.9", "2.41", "13.0"),
+        ("13.0", "2.41", None),
+        ("12.9", "2.42", "13.2"),
+        ("13.1", "2.43", "13.2"),
+        ("13.2", "2.43", None),
+    ],
+)
+def test_headers_of_cuda_fit_a_glibc_from_some_release_on(
+    cuda: str, glibc: str, first: str | None
+) -> None:
+    found = KB.glibc_conflict(version(cuda), version(glibc))
+    assert (found and found.cuda) == (first and version(first))
     host = row_of(tables()["compilers"]["hosts"], {"toolkit": "12.3"})
     assert host is not None
     assert host["msc_below"] == 1940

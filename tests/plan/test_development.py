@@ -10,6 +10,7 @@ import pytest
 from packaging.version import Version
 from printed_scripts import without_printing
 from remedy_fixtures import KB, machine
+from scenario_reader import machine_like
 
 from cudadoctor.model.findings import Wishes
 from cudadoctor.model.machine import Library, Machine
@@ -228,3 +229,71 @@ def test_what_else_is_preloaded_stays() -> None:
     assert way_out(m, KB, library)[0].variables == {"LD_PRELOAD": allocator}
     alone = machine(env={"LD_PRELOAD": cudnn})
     assert way_out(alone, KB, library)[0].variables == {"LD_PRELOAD": None}
+
+
+GLIBC = {"glibc": "2.42", "libc": "glibc"}
+
+
+def _nvcc(cuda: str, path: str = "/usr/local/cuda-") -> dict[str, Any]:
+    found = {"path": f"{path}{cuda}", "origin": "/usr/local", "cuda": cuda, "nvcc": "/usr/bin/nvcc"}
+    compiler = {"present": True, "name": "g++", "version": "14.2.0", "path": "/usr/bin/c++"}
+    return {
+        "needed_by": ["deepspeed"],
+        "used": found["path"],
+        "toolkits": [found],
+        "compiler": compiler,
+    }
+
+
+def _of_glibc(cuda: str, platform: dict[str, Any], **build: Any) -> list[str]:
+    changes = {"platform": platform, "torch": {"cuda": cuda}, "build": _nvcc(cuda) | build}
+    m = machine_like("rtx4090-linux", changes)
+    return [
+        step.id
+        for finding in diagnose(m, KB).findings
+        if finding.cause == "host-compiler-unsupported"
+        for step in finding.remedies
+    ]
+
+
+def test_what_no_compiler_cures_gets_a_toolkit_or_a_torch_that_does() -> None:
+    noble = GLIBC | {"distro": "ubuntu", "distro_version": "24.04"}
+    assert _of_glibc("13.0", noble) == ["install-toolkit"]
+    assert _of_glibc("12.8", noble)[-1] == "older-glibc"
+    assert _of_glibc("13.0", noble | {"glibc": "2.41"}) == []
+    # A distribution changes the headers of its own package, and conda brings an older glibc.
+    assert _of_glibc("13.0", noble, **_nvcc("13.0", "/opt/cuda-")) == []
+    conda = {
+        "compiler": {"present": True, "name": "g++", "version": "14.2.0", "path": "/c/bin/g++"}
+    }
+    assert _of_glibc("13.0", noble, **conda) == []
+
+
+def test_a_toolkit_is_new_enough_for_the_systems_glibc() -> None:
+    m = on("ubuntu", "24.04", torch={"cuda": "13.0"})
+    (plain,), (newer,) = (
+        development.install_toolkit(m, least) for least in (None, Version("13.2"))
+    )
+    assert plain.commands[-1][-1] == "cuda-toolkit-13-0"
+    assert newer.commands[-1][-1] == "cuda-toolkit-13-2"
+    assert newer.variables == {"CUDA_HOME": "/usr/local/cuda-13.2"}
+
+
+def test_a_driver_of_cuda_12_leaves_the_torch_and_takes_another_compiler() -> None:
+    old = {
+        "kernel": "570.172.08",
+        "reported": "570.172.08",
+        "library": "570.172.08",
+        "cuda": "12.8",
+    }
+    platform = GLIBC | {"distro": "ubuntu", "distro_version": "24.04"}
+    changes = {
+        "driver": old,
+        "platform": platform,
+        "torch": {"cuda": "12.8"},
+        "build": _nvcc("12.8"),
+    }
+    m = machine_like("rtx4090-linux", changes)
+    (found,) = (f for f in diagnose(m, KB).findings if f.cause == "host-compiler-unsupported")
+    (step,) = found.remedies
+    assert "cuda-toolkit=12.8 gcc=14 gxx=14" in (step.manual or "")

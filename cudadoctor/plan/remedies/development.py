@@ -134,9 +134,10 @@ def _home(m: Machine) -> dict[str, OptStr]:
 # --- the CUDA toolkit ----------------------------------------------------------------------------
 
 
-def install_toolkit(m: Machine) -> Remedies:
-    """A toolkit of torch's CUDA, without a driver."""
+def install_toolkit(m: Machine, least: Version | None = None) -> Remedies:
+    """A toolkit of torch's CUDA, without a driver. least: the oldest that compiles here."""
     cuda = m.torch.cuda or Version("12.8")
+    cuda = max(cuda, least or cuda)
     number = f"{cuda.major}.{cuda.minor}"
     step = partial(Remedy, id="install-toolkit", risk=Risk.ENVIRONMENT)
     if _is_conda(m):
@@ -256,6 +257,17 @@ def older_compiler(m: Machine, limit: OptInt) -> Remedies:
     variables = _compilers(f"{folder}/gcc{suffix}", f"{folder}/g++{suffix}")
     newer = _as_root(m, "older-compiler", title, _install(m, package), dict(variables))
     return _systems_compiler(m, limit) or newer
+
+
+def older_glibc(m: Machine, limit: OptInt) -> Remedies:
+    """A compiler of conda's, which brings headers of an older glibc. limit: the newest g++."""
+    cuda = m.torch.cuda
+    text = (
+        f"Run `conda create -n build -c conda-forge cuda-toolkit={cuda} gcc={limit} gxx={limit}` "
+        "and compile in that environment: its compilers use an older glibc."
+    )
+    known = cuda is not None and cuda.major >= _FORGE_FROM and limit is not None
+    return by_hand("older-glibc", "Compile with conda's compilers", text) if known else ()
 
 
 def _compilers_of(m: Machine) -> tuple[int, int, int] | None:

@@ -1,7 +1,7 @@
 """Remedies that put a fitting torch, with what belongs to it, into the examined environment."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import itemgetter
 
@@ -97,14 +97,23 @@ def _of_any_release(remedy: Remedy) -> Remedy:
 def older_cuda(m: Machine, kb: Knowledge) -> Remedies:
     """The build whose CUDA the driver brings itself: its PTX is never too new; () if none is."""
     level = m.driver.cuda or (kb.native_cuda(m.driver.version) if m.driver.version else None)
+    return _of_cuda(m, kb, lambda cuda: cuda <= level) if level else ()
+
+
+def newer_cuda(m: Machine, kb: Knowledge, least: Version) -> Remedies:
+    """The build of that CUDA major or a newer one; () if none fits."""
+    return _of_cuda(m, kb, lambda cuda: cuda.major >= least.major)
+
+
+def _of_cuda(m: Machine, kb: Knowledge, allowed: Callable[[Version], bool]) -> Remedies:
     (here, *_) = supposed(m, kb).machines
-    if level is None or platform_of(here) is None:
+    if platform_of(here) is None:
         return ()
     demand, own = demand_of(here, kb), m.torch.version and m.torch.version.release
     fitting = [
         (build.torch.release == own, build.torch, build.cuda, build)
         for build in kb.builds_on(demand.platform)
-        if build.cuda and build.cuda <= level and block(build, demand) is None
+        if build.cuda and allowed(build.cuda) and block(build, demand) is None
     ]
     # Of the same release if there is one, else of the newest; of a release the newest CUDA.
     best = max(fitting, key=itemgetter(0, 1, 2), default=None)
