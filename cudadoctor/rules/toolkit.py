@@ -248,7 +248,7 @@ _NEXT = (
 
 
 def _toolkit(m: Machine, kb: Knowledge) -> Remedies:
-    """A toolkit that compiles for torch here; another torch or glibc where none of its CUDA does."""
+    """A toolkit that compiles here; another torch or glibc where none of its CUDA does."""
     cuda, glibc, own = m.torch.cuda, m.platform.glibc, (m.python.kind or "").startswith("conda")
     row = kb.glibc_conflict(cuda, glibc) if cuda and glibc and not own else None
     if row is None or cuda is None or family_of(m) == "nixos":
