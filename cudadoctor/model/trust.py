@@ -314,14 +314,17 @@ _WRITTEN = (
     r"/etc/(?:modprobe\.d/[A-Za-z0-9_.-]+\.conf|security/limits\.d/90-(?:nofile|memlock)\.conf|default/grub"
     r"|udev/rules\.d/71-nvidia-dev-char\.rules|rpm/macros\.nvidia-kmod"
     r"|modules-load\.d/nvidia-uvm\.conf|ld\.so\.conf\.d/ld\.wsl\.conf"
-    r"|systemd/system/slurmd\.service\.d/memlock\.conf"
+    r"|systemd/system/(?:slurmd\.service\.d/memlock\.conf|mig-instances\.service)"
     r"|apt/sources\.list\.d/nvidia-container-toolkit\.list)"
 )
 _LINE = (
     rf"|# replaces {_MODPROBE}|blacklist (?:nouveau|nova_core)|options nouveau modeset=0"
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
     r"|/usr/lib/wsl/lib"
-    r"|nvidia_uvm|\[Service\]|LimitMEMLOCK=infinity"
+    r"|nvidia_uvm|\[Service\]|LimitMEMLOCK=infinity|\[Unit\]|\[Install\]|Type=oneshot"
+    r"|Description=Create MIG instances|After=nvidia-persistenced\.service"
+    r"|WantedBy=multi-user\.target"
+    r"|ExecStart=/usr/bin/nvidia-smi mig -i \d{1,2}(?:,\d{1,2}){0,15} -cgi 0 -C"
     r"|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
     r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
     r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX (?:iommu=pt|pci=realloc)"'
@@ -394,7 +397,8 @@ _OF_DRIVERS = frozenset(
     source=/dev/nvidia-uvm path=/dev/nvidia-uvm
     source=/dev/nvidia-uvm-tools path=/dev/nvidia-uvm-tools
     vm deallocate start --resource-group GROUP --name NAME ec2 stop-instances start-instances wait
-    instance-stopped --instance-ids INSTANCE compute instances unlimited
+    instance-stopped --instance-ids INSTANCE compute instances unlimited mig-instances.service
+    -q POWER
     debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg
     """.split()  # noqa: SIM905
 ) | {

@@ -111,6 +111,10 @@ _INNER = re.compile(
     r"((?:[A-Za-z]:)?(?:[/\\][\w.+~-]+){2})(?:[/\\][\w.+~-]+){2,}((?:[/\\][\w.+~-]+){2})"
 )
 """A path with more folders in it than tell it from others."""
+_DECISIVE = re.compile(
+    r"Process \d+ has [\d.]+ [KMG]iB memory in use|(?<=Last error: )(?!\s).{5,70}\Z"
+)
+"""What counts most of a long message and stands near its end."""
 _LINE = re.compile(r"(?:(.*), )?line (\d+)")
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?=.)")
 _PART = re.compile(r"(?:\[(\w+)(?:=(\w*))?\])?(.*)", re.DOTALL)
@@ -301,10 +305,12 @@ def _shortened(text: str) -> str:
         text = _INNER.sub(r"\1/…\2", text)
     if len(text) <= LONGEST_VALUE:
         return text
-    room = LONGEST_VALUE - 2
+    decisive = _DECISIVE.search(text)
+    last = f"{NBSP}… {decisive[0]}" if decisive and decisive.end() > LONGEST_VALUE - 2 else ""
+    room = LONGEST_VALUE - 2 - len(last)
     ends = (max(text.rfind(mark, 0, room + 1) for mark in marks) for marks in (" ", ",;:/"))
-    end = next((end for end in ends if end > LONGEST_VALUE // 2), room)
-    return text[:end].rstrip(" ,;:(") + f"{NBSP}…"
+    end = next((end for end in ends if end > room // 2), room)
+    return text[:end].rstrip(" ,;:(") + (last or f"{NBSP}…")
 
 
 def _is_single(value: str) -> bool:

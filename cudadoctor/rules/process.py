@@ -26,7 +26,7 @@ from cudadoctor.plan.remedies import (
     start_mps,
     unset_variables,
 )
-from cudadoctor.plan.remedies.process import lasting
+from cudadoctor.plan.remedies.process import lasting, told_holders
 from cudadoctor.rules.evidence.signs import (
     SUCCESS,
     cpu_on_purpose,
@@ -321,16 +321,23 @@ def memory_held_by_others(m: Machine) -> Answer:
     grave = ERROR if message or nothing_left else WARNING
     failed = host_error_with(m, "out of memory")
     listed = any(gpu.processes for gpu in full)
+    told = {} if listed else told_holders(m)
+    pid, held = next(iter(told.items()), ("", ""))
     return Found(
         evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
         title=None
-        if listed
+        if listed or len(told) > 1
+        else "Another process (pid {pid} on the host) holds {held} of the memory of GPU {which}"
+        if told and m.container.kind
+        else "Another process (pid {pid}) holds {held} of the memory of GPU {which}"
+        if told
         else "Memory on GPU {which} is in use, but no process is listed as using it",
         values={
             "which": [gpu.index for gpu in full],
             "first": full[0].index,
             "free": _gibibytes(_free(full[0])),
             "memory": _gibibytes(full[0].memory_bytes or 0),
+            **({"pid": pid, "held": held} if len(told) == 1 else {}),
         },
         severity=grave if len(full) == len(live_gpus(m)) or failed else INFO,
         remedies=free_memory(m, tuple(full)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, restart, unset_variables
+from cudadoctor.plan.remedies import by_hand, cool_gpus, restart, unset_variables
 from cudadoctor.plan.remedies.process import indexes_of, mender_of, smi_ids
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
@@ -74,7 +75,7 @@ def _slowed(gpu: Gpu, bits: int) -> bool:
     title="Overheating is slowing down GPU {which}",
     severity=WARNING,
 )
-def thermal_throttle(m: Machine) -> Answer:
+def thermal_throttle(m: Machine, kb: Knowledge) -> Answer:
     """The GPU or its memory is too hot, so the GPU is running below its normal clock speed.
 
     `nvidia-smi -q -d PERFORMANCE` shows "SW Thermal Slowdown" or "HW Thermal Slowdown" as active
@@ -96,15 +97,22 @@ def thermal_throttle(m: Machine) -> Answer:
         "slowdown_c",
         title="Overheating is slowing down GPU {which} ({now} °C)" if warmest >= _HOT else None,
         sure=any(_slowed(gpu, _HARD_HEAT) for _, gpu in hot),
-        remedies=by_hand(
-            "cool-gpu",
-            "Improve the GPU's cooling",
-            "Clean the fans and filters, and make sure that air can flow through the case. "
-            "Monitor the temperature and clocks with `nvidia-smi dmon -s pc` during training.",
-            mender_of(m),
-        ),
+        remedies=cool_gpus(m, [gpu for _, gpu in hot], fans=not _all_passive(hot, kb)),
     )
     return found and replace(found, values=found.values | {"now": warmest})
+
+
+_WITH_A_FAN = re.compile(r"\bK\d0c\b|\bDGXS\b|\bDGX Station\b|\bActive\b|\bMobile\b")
+"""Boards of data centers that are not cooled by the air of a server."""
+
+
+def _all_passive(gpus: list[tuple[int, Gpu]], kb: Knowledge) -> bool:
+    """Whether these are boards for servers, which have no fan of their own."""
+    names = [gpu.name or "" for _, gpu in gpus]
+    models = [kb.gpu_by_name(name) for name in names]
+    return all(model is not None and model.data_center for model in models) and not any(
+        map(_WITH_A_FAN.search, names)
+    )
 
 
 @rule(

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from scenario_reader import machine_like
 
+from cudadoctor import knowledge
 from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import GpuPair, Machine
+from cudadoctor.model.rule import Found
 from cudadoctor.plan import remedies
+from cudadoctor.rules.speed import thermal_throttle
 
 
 def reset(m: Machine, index: int = 0) -> Remedies:
@@ -57,7 +60,8 @@ def test_the_programs_to_stop_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "steps"), [("9.0", ["mig-instances", "mig-off"]), ("12.0", ["mig-off"])]
+    ("capability", "steps"),
+    [("9.0", ["mig-instances", "mig-at-boot", "mig-off"]), ("12.0", ["mig-off"])],
 )
 def test_an_instance_is_made_only_of_a_profile_that_is_known(
     capability: str, steps: list[str]
@@ -161,3 +165,45 @@ def test_a_node_is_drained_before_it_is_reset_or_restarted(
         assert not way.reboot
         assert told in (way.note or "")
         assert back in (way.note or "")
+
+
+def _in_mig_mode(**changes: Any) -> Remedies:
+    env = {"CUDA_VISIBLE_DEVICES": "MIG-5c5ae1a2-3f21-5b1c-9d0e-7a4c1b2d8e11"}
+    m = machine_like("h100x8-linux", {"env": env} | changes)
+    return remedies.mig_instances(m, [(m.gpus or ())[0]])
+
+
+def test_a_stale_instance_is_forgotten_in_the_same_step() -> None:
+    made, at_boot, left = _in_mig_mode()
+    unset = {"CUDA_VISIBLE_DEVICES": None}
+    assert made.variables == at_boot.variables == left.variables == unset
+    assert "ExecStart=/usr/bin/nvidia-smi mig -i 0 -cgi 0 -C" in at_boot.edits[0].what
+    assert not any(way.variables for way in _in_mig_mode(env={"CUDA_VISIBLE_DEVICES": "0"}))
+
+
+def test_on_a_host_of_others_neither_its_boot_nor_a_shell_is_changed() -> None:
+    boxed = _in_mig_mode(container={"kind": "docker"})
+    assert [way.id for way in boxed] == ["mig-instances", "mig-off"]
+    assert not any(way.variables for way in boxed)
+    assert "CUDA_VISIBLE_DEVICES" in (boxed[0].note or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("Tesla T4", ["cool-gpu", "lower-power-limit"]),
+        ("NVIDIA A100 80GB PCIe", ["cool-gpu", "lower-power-limit"]),
+        ("NVIDIA GeForce RTX 4090", ["cool-gpu"]),
+        ("Tesla K40c", ["cool-gpu"]),
+        ("NVIDIA Unheard-of 9000", ["cool-gpu"]),
+    ],
+)
+def test_a_card_without_a_fan_gets_air_and_no_clean_fans(name: str, steps: list[str]) -> None:
+    gpu = {"name": name, "throttle": 0x40, "processes": [{"pid": 18722, "name": "python"}]}
+    m = machine_like("rtx4090-linux", {"gpus": {"0": gpu}})
+    answer = thermal_throttle.judge(m, knowledge.load())
+    assert isinstance(answer, Found)
+    assert [way.id for way in answer.remedies] == steps
+    cool = answer.remedies[0]
+    assert ("no fan of its own" in (cool.manual or "")) is (len(steps) == 2)
+    assert ("pid 18722" in (cool.note or "")) is (len(steps) == 2)

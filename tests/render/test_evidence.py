@@ -45,7 +45,7 @@ QUOTED: tuple[str, ...] = (
     "nvidia-smi message",
     "kernel log",
 )
-QUOTED += ("Xid error", "Xid errors")
+QUOTED += ("Xid error", "Xid errors", "training step")
 """Labels of what others said, in their own words."""
 
 
@@ -461,3 +461,27 @@ def test_a_run_of_architectures_hides_no_gap(archs: str, shown: str) -> None:
     assert arch_list(["sm_80", "sm_90", "sm_100", "sm_120"], "Your Thor is sm_110") == (
         "sm_80, sm_90, sm_100, sm_120"
     )
+
+
+LONG = "DistBackendError: NCCL error in: torch/csrc/distributed/c10d/NCCLUtils.cpp, " * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (
+            f"{LONG}Process 48211 has 22.90 GiB memory in use. Of the allocated memory 0 bytes",
+            "Process 48211 has 22.90 GiB memory in use",
+        ),
+        (
+            f"{LONG}Last error: Call to ibv_reg_mr failed with error Cannot allocate memory",
+            "Call to ibv_reg_mr failed with error Cannot allocate memory",
+        ),
+        (f"{LONG}Processes have memory in use", NBSP + "…"),
+    ],
+)
+def test_the_part_that_decides_is_not_cut(text: str, last: str) -> None:
+    shown = evidence._shortened(text)
+    assert shown.endswith(last)
+    assert shown.startswith("DistBackendError")
+    assert len(shown) <= LONGEST_VALUE

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         wsl_driver,
     )
     from cudadoctor.plan.remedies.gpu import (
+        cool_gpus,
         license_vgpu,
         mig_instances,
         replace_gpus,
@@ -107,6 +108,7 @@ __all__ = [
     "by_hand",
     "c_compiler",
     "container_option",
+    "cool_gpus",
     "device_groups",
     "driver_on_path",
     "fabric_manager",

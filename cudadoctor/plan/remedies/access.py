@@ -28,6 +28,7 @@ from cudadoctor.plan.remedies.process import (
     notebook_of,
     open_to_all,
     side_of,
+    told_holders,
 )
 from cudadoctor.plan.remedies.repositories import container_toolkits
 
@@ -457,6 +458,7 @@ def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
     pids = ",".join(str(process.pid) for process in holders[:8])
     named = any(process.name for process in holders)
     users = f"Processes using the GPU: {', '.join(map(_called, holders[:6]))}. " if named else ""
+    boxed = m.container.kind in _STOPS
     windows = m.platform.system == "Windows"
     return Remedy(
         id="free-memory",
@@ -464,6 +466,7 @@ def _held(m: Machine, holders: list[GpuProcess]) -> Remedy:
         where=keeper_of(m) if m.container.kind else "here",
         risk=Risk.PROCESS,
         manual=f"{users}Stop only your own processes; ask other users to stop theirs.",
+        note=_stop(m, holders[0].pid) if boxed else None,
         commands=(("nvidia-smi",) if windows else ("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
     )
 
@@ -476,23 +479,32 @@ def _called(process: GpuProcess) -> str:
     return f"{process.name or process.pid}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-_HOLDER = re.compile(r"Process (\d{1,7}) has [\d.]+ [KMG]iB memory in use")
-"""What torch's message says of other processes, by their numbers on the host."""
+_STOPS = {"docker": "docker", "podman": "podman", "containerd": "nerdctl"}
+
+
+def _stop(m: Machine, pid: int) -> str:
+    """How a process of the user's is ended that may run in another container of the host."""
+    tool = _STOPS.get(m.container.kind or "", "docker")
+    return (
+        f"If process {pid} is yours, stop its container with `{tool} stop "
+        f"$(grep -om1 '[0-9a-f]\\{{64\\}}' /proc/{pid}/cgroup)`. If it runs outside a container, "
+        f"use `kill {pid}`."
+    )
 
 
 def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
-    stages = m.smoke.stages if m.smoke else ()
-    told = [pid for stage in stages or () for pid in _HOLDER.findall(stage.detail or "")]
+    told = [*told_holders(m)]
     if told and m.platform.system == "Linux":
-        pids = ",".join(dict.fromkeys(told))
+        pids = ",".join(told)
         return Remedy(
             id="free-memory",
-            title="See whose processes use the GPU",
+            title="See whose processes are using the GPU",
             where=keeper_of(m) if m.container.kind else "here",
             risk=Risk.PROCESS,
             commands=(("ps", "-o", "pid,user,etime,cmd", "-p", pids),),
-            note="Stop only your own processes (if a process runs in a container, stop the "
-            "container with `docker stop`); ask other users to stop theirs.",
+            note=f"{_stop(m, int(told[0]))} Ask other users to stop theirs."
+            if keeper_of(m) != "admin"
+            else "Stop only your own processes; ask other users to stop theirs.",
         )
     nodes = tuple(_node_of(gpu, m) for gpu in full)
     known = side_of(m) in ("linux", "dgx", "container", "cluster")

@@ -10,14 +10,17 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers.tool import joined
-from cudadoctor.model.findings import Remedies, Remedy, Risk
+from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
 from cudadoctor.plan.remedies.driver import reboot
 from cudadoctor.plan.remedies.process import (
     another_node,
+    by_hand,
     drained,
+    family_of,
     indexes_of,
     keeper_of,
+    mender_of,
     move_vm,
     notebook_of,
     side_of,
@@ -40,6 +43,23 @@ _MIG = "To create several smaller instances instead, choose a profile from `nvid
 _NEW_UUID = (
     "Then set CUDA_VISIBLE_DEVICES to the UUID that `nvidia-smi -L` prints for the new instance: "
     "the instance that the variable names no longer exists."
+)
+_STALE_UUID = (
+    "If a service or script sets CUDA_VISIBLE_DEVICES, set it there to a UUID that `nvidia-smi -L` "
+    "prints: the instance that the variable names no longer exists."
+)
+_STALE = "If a service or script sets CUDA_VISIBLE_DEVICES, delete the line there."
+_UNIT = """\
+[Unit]
+Description=Create MIG instances
+After=nvidia-persistenced.service
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/{make}
+[Install]
+WantedBy=multi-user.target"""
+_MANAGER = (
+    "If nvidia-mig-manager is installed, set the layout in its configuration instead of this unit."
 )
 _AGAIN = "Then start the container again."
 _BROKEN = (
@@ -178,9 +198,73 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
         gpu.capability in _ONE_PROFILE or "RTX PRO 6000" in (gpu.name or "") for gpu in gpus
     )
     note = f"{_MIG} {_AGAIN}" if m.container.kind else _MIG
-    if (m.env or {}).get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
-        note = f"{_NEW_UUID} {note}"
+    stale = (m.env or {}).get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
+    own = stale and keeper_of(m) == "here"
+    # Without the variable CUDA takes the first instance, or a GPU outside of MIG mode.
+    unset = own and not leave_first
+    if stale:
+        note = f"{_STALE_UUID if unset else _NEW_UUID} {note}"
     made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
+    if made and keeper_of(m) == "here" and family_of(m) != "nixos":
+        made += (_at_each_boot(m, make.format(gpus=smi_ids(m, gpus)), which),)
     title = f"Disable MIG mode on GPU {which}"
-    left = set_gpus(m, title, leave, gpus, id="mig-off", note=_FREE_IT)
+    free = f"{_FREE_IT} {_STALE}" if own else _FREE_IT
+    left = set_gpus(m, title, leave, gpus, id="mig-off", note=free)
+    without: dict[str, OptStr] = {"CUDA_VISIBLE_DEVICES": None}
+    made = tuple(replace(way, variables=without) for way in made) if unset else made
+    left = tuple(replace(way, variables=without) for way in left) if own else left
     return left + made if leave_first else made + left
+
+
+def _at_each_boot(m: Machine, make: str, which: str) -> Remedy:
+    """The instances now and after each boot, which removes them."""
+    file, unit = "/etc/systemd/system/mig-instances.service", _UNIT.format(make=make)
+    return Remedy(
+        id="mig-at-boot",
+        title=f"Create a full-size MIG instance on GPU {which} now and at every boot",
+        where=keeper_of(m),
+        needs_root=True,
+        edits=(Edit(file=file, what=unit, mode="write"),),
+        commands=(
+            ("systemctl", "daemon-reload"),
+            ("systemctl", "enable", "--now", "mig-instances.service"),
+        ),
+        note=_MANAGER,
+    )
+
+
+_COOL = "Improve the GPU's cooling"
+_FANS = (
+    "Clean the fans and filters, and make sure that air can flow through the case. Monitor the "
+    "temperature and clocks with `nvidia-smi dmon -s pc` during training."
+)
+_NO_FANS = (
+    "This card has no fan of its own: the case must force air through it. In a server, check its "
+    "fans and air ducts; in a desktop case, mount a blower with a duct on the card."
+)
+
+
+def cool_gpus(m: Machine, gpus: list[Gpu], *, fans: bool) -> Remedies:
+    """What keeps GPUs cool, by what their own fans do; a rented machine gets other ones."""
+    if moved := move_vm(m):
+        return moved
+    if fans:
+        return by_hand("cool-gpu", _COOL, _FANS, mender_of(m))
+    which, users = smi_ids(m, gpus), _users(gpus)
+    load = f"Until then, stop the load on it: {listed(users)}." if users else _LOAD
+    cooled = by_hand("cool-gpu", _COOL, _NO_FANS, mender_of(m), note=load)
+    if side_of(m) not in _LINUX:
+        return cooled
+    lower = Remedy(
+        id="lower-power-limit",
+        title=f"Find the lowest power limit that GPU {indexes_of(gpus)} accepts",
+        where=keeper_of(m),
+        risk=Risk.PROCESS,
+        commands=(("nvidia-smi", "-i", which, "-q", "-d", "POWER"),),
+        note=f"Until the cooling is fixed, set the value of Min Power Limit with `sudo nvidia-smi "
+        f"-i {which} -pl WATTS`.",
+    )
+    return (*cooled, lower)
+
+
+_LOAD = "Until then, stop the load on it."

@@ -364,6 +364,16 @@ def by_hand(
     return (Remedy(id=id, title=title, where=where, risk=risk, manual=text, note=note),)
 
 
+_HOLDER = re.compile(r"Process (\d{1,7}) has ([\d.]+ [KMG]iB) memory in use")
+"""What torch's message says of other processes, by their numbers on the host."""
+
+
+def told_holders(m: Machine) -> dict[str, str]:
+    """The processes that hold memory by torch's own message, and how much each has."""
+    stages = m.smoke.stages if m.smoke else ()
+    return dict(pair for stage in stages or () for pair in _HOLDER.findall(stage.detail or ""))
+
+
 def rename_file(m: Machine, file: str) -> Remedies:
     """Another name for a file of the user's that hides a module; nothing is overwritten."""
     mark = "\\" if m.platform.system == "Windows" else "/"
