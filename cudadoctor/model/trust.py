@@ -324,7 +324,7 @@ _LINE = (
     r"|nvidia_uvm|\[Service\]|LimitMEMLOCK=infinity|\[Unit\]|\[Install\]|Type=oneshot"
     r"|Description=Create MIG instances|After=nvidia-persistenced\.service"
     r"|WantedBy=multi-user\.target"
-    r"|ExecStart=/usr/bin/nvidia-smi mig -i \d{1,2}(?:,\d{1,2}){0,15} -cgi 0 -C"
+    r"|ExecStart=-?/usr/bin/nvidia-smi (?:mig )?-i \d{1,2}(?:,\d{1,2}){0,15} (?:-mig 1|-cgi 0 -C)"
     r"|\* (?:soft|hard) (?:nofile \d{4,7}|memlock unlimited)|%_with_kmod_nvidia_open 1"
     r"|# The proprietary modules: %_with_kmod_nvidia_open is not set\."
     r'|GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX (?:iommu=pt|pci=realloc)"'

@@ -55,6 +55,7 @@ Description=Create MIG instances
 After=nvidia-persistenced.service
 [Service]
 Type=oneshot
+ExecStart=-/usr/bin/nvidia-smi -i {gpus} -mig 1
 ExecStart=/usr/bin/{make}
 [Install]
 WantedBy=multi-user.target"""
@@ -206,7 +207,7 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
         note = f"{_STALE_UUID if unset else _NEW_UUID} {note}"
     made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
     if made and keeper_of(m) == "here" and family_of(m) != "nixos":
-        made += (_at_each_boot(m, make.format(gpus=smi_ids(m, gpus)), which),)
+        made += (_at_each_boot(m, make, gpus),)
     title = f"Disable MIG mode on GPU {which}"
     free = f"{_FREE_IT} {_STALE}" if own else _FREE_IT
     left = set_gpus(m, title, leave, gpus, id="mig-off", note=free)
@@ -216,12 +217,13 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
     return left + made if leave_first else made + left
 
 
-def _at_each_boot(m: Machine, make: str, which: str) -> Remedy:
-    """The instances now and after each boot, which removes them."""
-    file, unit = "/etc/systemd/system/mig-instances.service", _UNIT.format(make=make)
+def _at_each_boot(m: Machine, make: str, gpus: list[Gpu]) -> Remedy:
+    """The instances now and after each boot, which removes them, and from Hopper on the mode."""
+    file, which = "/etc/systemd/system/mig-instances.service", smi_ids(m, gpus)
+    unit = _UNIT.format(gpus=which, make=make.format(gpus=which))
     return Remedy(
         id="mig-at-boot",
-        title=f"Create a full-size MIG instance on GPU {which} now and at every boot",
+        title=f"Create a full-size MIG instance on GPU {indexes_of(gpus)} now and at every boot",
         where=keeper_of(m),
         needs_root=True,
         edits=(Edit(file=file, what=unit, mode="write"),),
