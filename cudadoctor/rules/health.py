@@ -16,6 +16,8 @@ from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings, Xid,
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.plan.remedies import (
     by_hand,
+    move_vm,
+    on_hardware,
     replace_gpus,
     reset_gpus,
     reset_or_restart,
@@ -25,8 +27,6 @@ from cudadoctor.plan.remedies import (
 from cudadoctor.plan.remedies.process import (
     indexes_of,
     keeper_of,
-    mender_of,
-    move_vm,
     notebook_of,
 )
 from cudadoctor.rules.evidence.signs import (
@@ -311,6 +311,7 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Answer:
     if not later and live_gpus(m) and not libcuda.hung:
         return None
     proof = m.driver.stuck or _of_the_device(m)
+    moved = move_vm(m)
     sure = later or proof or m.driver.smi.hung or (torch and torch.hung) or len(calls) > 1
     values: dict[str, object] = {"call": call}
     if call == nvml.hung and nvml.hung_gpu is not None:
@@ -324,7 +325,9 @@ def driver_hangs(m: Machine, kb: Knowledge) -> Answer:
         title="GPU {gpu} hangs ({call} does not return)" if "gpu" in values else None,
         why=_AFTER_THE_START if later else None,
         confidence=LIKELY if sure else POSSIBLE,
-        remedies=restart(m, _HUNG_RENTED if m.platform.virtual else _HUNG) + _past_gsp(m, kb),
+        remedies=restart(m, None if moved else _HUNG_RENTED if m.platform.virtual else _HUNG)
+        + _past_gsp(m, kb)
+        + moved,
     )
 
 
@@ -517,4 +520,4 @@ _INTERRUPTS = (
 
 
 def _plug_in(m: Machine, step: tuple[str, str]) -> Remedies:
-    return by_hand("gpu-on-its-board", *step, mender_of(m))
+    return on_hardware(m, "gpu-on-its-board", *step)

@@ -18,8 +18,8 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Gpu, Machine, Strings
 from cudadoctor.model.rule import Answer, Found, need, rule
-from cudadoctor.plan.remedies import by_hand, cool_gpus, restart, unset_variables
-from cudadoctor.plan.remedies.process import indexes_of, mender_of, smi_ids
+from cudadoctor.plan.remedies import cool_gpus, on_hardware, restart, unset_variables
+from cudadoctor.plan.remedies.process import indexes_of, smi_ids
 from cudadoctor.rules.evidence.signs import bare, cuda_works, live_gpus
 
 _SOFT_HEAT, _HARD_HEAT, _POWER_BRAKE = 0x20, 0x40, 0x80
@@ -137,12 +137,12 @@ def power_brake(m: Machine) -> Answer:
         "throttle",
         "power_w",
         "power_limit_w",
-        remedies=by_hand(
+        remedies=on_hardware(
+            m,
             "check-power",
             "Check the power supply",
             "Check the power supplies, the GPU's power cables and the rack's power limit. On a "
             "server, `sudo ipmitool sel list` shows what the management controller (BMC) logged.",
-            mender_of(m),
         ),
     )
 
@@ -261,7 +261,7 @@ _SEAT = (
 
 
 def _reseat(m: Machine, text: str) -> Remedies:
-    return by_hand("pcie-slot", "Restore the GPU's full PCIe bandwidth", text, mender_of(m))
+    return on_hardware(m, "pcie-slot", "Restore the GPU's full PCIe bandwidth", text)
 
 
 def _is_narrow(gpu: Gpu) -> bool:

@@ -12,7 +12,8 @@ from cudadoctor.model.findings import Remedies
 from cudadoctor.model.machine import GpuPair, Machine
 from cudadoctor.model.rule import Found
 from cudadoctor.plan import remedies
-from cudadoctor.rules.speed import thermal_throttle
+from cudadoctor.rules.health import gpu_not_started
+from cudadoctor.rules.speed import power_brake, thermal_throttle
 
 
 def reset(m: Machine, index: int = 0) -> Remedies:
@@ -207,3 +208,23 @@ def test_a_card_without_a_fan_gets_air_and_no_clean_fans(name: str, steps: list[
     cool = answer.remedies[0]
     assert ("no fan of its own" in (cool.manual or "")) is (len(steps) == 2)
     assert ("pid 18722" in (cool.note or "")) is (len(steps) == 2)
+
+
+RENTED = {"platform": {"virtual": "kvm", "product": "g5.xlarge"}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "gpu", "own"),
+    [
+        (thermal_throttle, {"throttle": 0x40}, "cool-gpu"),
+        (power_brake, {"throttle": 0x80}, "check-power"),
+        (gpu_not_started, {"code": 8}, "gpu-on-its-board"),
+    ],
+)
+def test_nobody_opens_a_rented_machine(rule: Any, gpu: dict[str, Any], own: str) -> None:
+    def first(changes: dict[str, Any]) -> str:
+        m = machine_like("rtx4090-linux", {"gpus": {"0": gpu}} | changes)
+        return str(rule.judge(m, knowledge.load()).remedies[0].id)
+
+    assert first(RENTED) == "move-vm"
+    assert first({}) == own

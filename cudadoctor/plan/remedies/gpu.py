@@ -15,14 +15,13 @@ from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
 from cudadoctor.plan.remedies.driver import reboot
 from cudadoctor.plan.remedies.process import (
     another_node,
-    by_hand,
     drained,
     family_of,
     indexes_of,
     keeper_of,
-    mender_of,
     move_vm,
     notebook_of,
+    on_hardware,
     side_of,
     smi_ids,
 )
@@ -247,16 +246,14 @@ _NO_FANS = (
 
 
 def cool_gpus(m: Machine, gpus: list[Gpu], *, fans: bool) -> Remedies:
-    """What keeps GPUs cool, by what their own fans do; a rented machine gets other ones."""
-    if moved := move_vm(m):
-        return moved
-    if fans:
-        return by_hand("cool-gpu", _COOL, _FANS, mender_of(m))
-    which, users = smi_ids(m, gpus), _users(gpus)
+    """What keeps GPUs cool, by what their own fans do."""
+    users = _users(gpus)
     load = f"Until then, stop the load on it: {listed(users)}." if users else _LOAD
-    cooled = by_hand("cool-gpu", _COOL, _NO_FANS, mender_of(m), note=load)
-    if side_of(m) not in _LINUX:
+    text, note = (_FANS, None) if fans else (_NO_FANS, load)
+    cooled = on_hardware(m, "cool-gpu", _COOL, text, note=note)
+    if fans or cooled[0].id != "cool-gpu" or side_of(m) not in _LINUX:
         return cooled
+    which = smi_ids(m, gpus)
     lower = Remedy(
         id="lower-power-limit",
         title=f"Find the lowest power limit that GPU {indexes_of(gpus)} accepts",

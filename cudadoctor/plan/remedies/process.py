@@ -197,12 +197,6 @@ def drained(m: Machine, step: Remedy, command: str) -> Remedy:
     )
 
 
-def mender_of(m: Machine) -> Where:
-    """Who may touch the hardware: nobody inside a virtual machine."""
-    keeper = keeper_of(m)
-    return "host" if keeper == "here" and m.platform.virtual else keeper
-
-
 def smi_ids(m: Machine, gpus: Iterable[Gpu]) -> str:
     """The GPUs for `nvidia-smi -i`, as they are called where the command is run."""
     here = keeper_of(m) == "here"
@@ -343,6 +337,23 @@ def move_vm(m: Machine) -> Remedies:
             note=f"{cloud.words} {_SUPPORT}",
         ),
     )
+
+
+def on_hardware(
+    m: Machine,
+    id: str,  # noqa: A002
+    title: str,
+    text: str,
+    *,
+    note: OptStr = None,
+) -> Remedies:
+    """What is done to the hardware, which nobody touches from inside a virtual machine.
+
+    A rented one gets other hardware instead.
+    """
+    keeper = keeper_of(m)
+    where = "host" if keeper == "here" and m.platform.virtual else keeper
+    return move_vm(m) or by_hand(id, title, text, where, note=note)
 
 
 def commands_in(text: str, **words: object) -> tuple[Strings, ...]:
