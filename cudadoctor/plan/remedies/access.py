@@ -486,9 +486,8 @@ def _stop(m: Machine, pid: int) -> str:
     """How a process of the user's is ended that may run in another container of the host."""
     tool = _STOPS.get(m.container.kind or "", "docker")
     return (
-        f"If process {pid} is yours, stop its container with `{tool} stop "
-        f"$(grep -om1 '[0-9a-f]\\{{64\\}}' /proc/{pid}/cgroup)`. If it runs outside a container, "
-        f"use `kill {pid}`."
+        f"If process {pid} is yours, end its program; one in a container ends with `{tool} stop "
+        f"$(grep -om1 '[0-9a-f]\\{{64\\}}' /proc/{pid}/cgroup)`."
     )
 
 
