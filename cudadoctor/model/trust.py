@@ -388,7 +388,7 @@ _OF_DRIVERS = frozenset(
     --auto-agree-with-licenses stop on-demand reinstall distro-sync dist-upgrade config-manager
     repos crb clone -siD graphics hybrid --mode Hybrid --oldpackage nvlsm ib_umad
     /etc/pki/akmods/certs/akmods-ublue.der
-    -Sy void-repo-nonfree /var/lib/nvidia-pubkeys MOK-nvidia-*.der mokutil
+    -Sy void-repo-nonfree /var/lib /usr/share -path */nvidia-pubkeys/MOK-nvidia-*.der mokutil
     switch-to daemon-reload slurmd nvidia-gridd nvidia-suspend nvidia-resume nvidia-hibernate
     powertools sed wget git dkms ubuntu-drivers-common dnf-plugins-core
     /var/cache/apt/archives/cuda-keyring.deb

@@ -229,3 +229,25 @@ def test_debians_own_driver_takes_firmware_from_the_same_part() -> None:
     (step,) = remedies.install_driver(machine_like("rtx4090-linux", changes), KB)
     assert "firmware-misc-nonfree" in _lines(step)[-1]
     assert "non-free-firmware" in _lines(step)[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "series"),
+    [
+        ("6.12.57+deb13-amd64", "linux-headers-amd64"),
+        ("6.1.0-40-cloud-amd64", "linux-headers-cloud-amd64"),
+        # Proxmox's and one's own kernels have no such package.
+        ("6.8.12-4-pve", ""),
+        ("6.12.9-mine", ""),
+    ],
+)
+def test_dkms_finds_the_headers_of_debians_next_kernel_too(kernel: str, series: str) -> None:
+    platform = DEBIAN | {"distro_version": "13", "kernel": kernel}
+    lines = _lines(_first(remedies.install_driver, platform, {"packages": []}, KB))
+    (headers,) = (line for line in lines if "-headers-" in line)
+    assert headers.split()[4:] == ([series] if series else [])
+
+
+def test_suses_keys_lie_in_one_of_two_folders() -> None:
+    step = _first(remedies.load_driver, SUSE, {"loaded": False}, "secure-boot")
+    assert _lines(step)[0].startswith("find /var/lib /usr/share -path */nvidia-pubkeys/")

@@ -668,7 +668,9 @@ def _headers(m: Machine) -> str:
     if family == "debian":
         kind = "proxmox-headers" if kernel.endswith("-pve") else "linux-headers"
         arch = "arm64" if m.platform.machine == "aarch64" else "amd64"
-        return f"{kind}-{kernel or arch}"
+        # The package without a version brings those of the next kernels too.
+        own = re.search(r"\d(-cloud|-rt)?-(amd64|arm64)$", kernel)
+        return f"{kind}-{kernel or arch}" + (f" {kind}{own[1] or ''}-{own[2]}" if own else "")
     if family == "ubuntu":
         return f"linux-headers-{kernel or 'generic'}"
     if family == "arch":
