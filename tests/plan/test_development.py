@@ -297,3 +297,15 @@ def test_a_driver_of_cuda_12_leaves_the_torch_and_takes_another_compiler() -> No
     (found,) = (f for f in diagnose(m, KB).findings if f.cause == "host-compiler-unsupported")
     (step,) = found.remedies
     assert "cuda-toolkit=12.8 gcc=14 gxx=14" in (step.manual or "")
+
+
+def test_the_build_of_the_plan_is_the_one_that_its_step_installs() -> None:
+    platform = GLIBC | {"distro": "fedora", "distro_version": "42", "glibc": "2.41"}
+    built = {"version": "2.9.1+cu128", "text": "2.9.1+cu128", "cuda": "12.8"}
+    changes = {"platform": platform, "torch": built, "build": _nvcc("12.8")}
+    m = machine_like("rtx4090-linux", changes)
+    found = plan(m, KB, diagnose(m, KB))
+    (step,) = (step for step in found.steps if step.id == "install-torch")
+    assert step.packages
+    assert found.build
+    assert found.build.variant == step.packages.variant == "cu130"
