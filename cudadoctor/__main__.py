@@ -118,7 +118,7 @@ def _guarded() -> int:
         failure = f"{type(error).__name__}: {inert(str(error))}"
         text = say(
             "cudadoctor itself failed ({failure}). Please report this, and include the output "
-            "with CUDADOCTOR_DEBUG=1 set.",
+            "that you get with CUDADOCTOR_DEBUG=1 set.",
             failure=failure,
         )
         with suppress(OSError):  # a full disk behind stderr

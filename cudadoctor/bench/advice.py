@@ -24,7 +24,7 @@ STANDINGS: tuple[Standing, ...] = ("measured", "expected", "not advised")
 SMALL_BYTES, SMALL_SHM_BYTES = 4_000_000_000, 1 << 30
 _LAPTOP = ("laptop", "mobile", "max-q", "notebook")
 
-EXPECTED = "expected to help; run cudadoctor bench to measure it on this machine"
+EXPECTED = "expected to help; run cudadoctor bench to measure the gain on this machine"
 ASSUMED = "expected, not measured"
 MEASURED = {
     "faster": "measured here on {date}: {ratio}x faster ({workload})",
@@ -35,7 +35,7 @@ MEASURED = {
 }
 NOT_ADVISED = "Not recommended here: {technique}"
 NOT_ADVISED_WHY = (
-    "This usually helps on machines like this one, but it did not help when measured here."
+    "This usually helps on machines like this one, but a measurement here showed no gain."
 )
 TOGETHER = "Use {techniques} together"
 TOGETHER_WHY = "cudadoctor bench found this combination to be the fastest here."

@@ -144,8 +144,8 @@ class Progress:
 
 NOT_COMPILED = "torch.compile does nothing, so its results are meaningless"
 FALSIFIED = {
-    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, so all results are slower than "
-    "normal",
+    "CUDA_LAUNCH_BLOCKING=1": "every operation waits for the GPU, so all measured speeds are lower "
+    "than normal",
     "TORCHDYNAMO_DISABLE=1": NOT_COMPILED,
     "TORCH_COMPILE_DISABLE=1": NOT_COMPILED,
     "NVIDIA_TF32_OVERRIDE=0": "TF32 stays off, even for techniques that enable it",
@@ -196,7 +196,7 @@ def place_of(look: Line, asked: OptStr, gpus: tuple[Gpu, ...] | None) -> Place:
             f"nvidia-smi -i {bus_id} -c DEFAULT`"
         )
         if look["count"] > 1:
-            why += "; or use another GPU: --device cuda:N"
+            why += ", or you can use another GPU: --device cuda:N"
         raise NotMeasured(why)
     return convert({**known, "device": f"cuda:{index}", "notes": notes}, Place)
 

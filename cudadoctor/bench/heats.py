@@ -98,13 +98,13 @@ class Runner(Struct):
 
     def warm(self, until: float) -> None:
         """Wait until it is warm."""
-        if line := self._next("ready", self.track.start_s, until, "while it was starting"):
+        if line := self._next("ready", self.track.start_s, until, "during startup"):
             self.ready = convert(line, Ready)
 
     def turn(self, until: float) -> None:
         """One round."""
         self.stable.send(self.number, "round", steps=self.steps)
-        if line := self._next("round", self.patience_s, until, "during its rounds"):
+        if line := self._next("round", self.patience_s, until, "during the rounds"):
             self.rounds.append(line["seconds"])
             self.waits.append(line["wait_s"])
 

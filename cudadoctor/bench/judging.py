@@ -195,7 +195,9 @@ def believed(table: Peaks | None, measured: Peaks | None, workload: str) -> Peak
         return table
     flops = measured.flops if less_flops else table.flops
     bytes_s = measured.bytes_s if less_bytes else table.bytes_s
-    return Peaks(flops, bytes_s, "measured on this machine; well below the GPU's data sheet")
+    return Peaks(
+        flops, bytes_s, "measured on this machine; well below the figure in the GPU's data sheet"
+    )
 
 
 def bottleneck_of(
@@ -232,9 +234,7 @@ def bottleneck_of(
         )
     elif idle >= WAITS:
         kind = "host overhead"
-        why = (
-            f"the GPU is idle for {idle:.0%} of each step, waiting for the CPU or for memory copies"
-        )
+        why = f"the GPU is idle for {idle:.0%} of each step, waiting for the CPU or for data copies"
     elif peaks is None or not total:
         why = "the peak speed of this device is unknown"
     else:
@@ -259,6 +259,6 @@ def bottleneck_of(
             computes = arithmetic >= traffic
             kind = "compute" if computes else "memory bandwidth"
             what, share = "computing" if computes else "moving data", max(arithmetic, traffic)
-            part = f"{share / both:.0%} of the time at peak speed"
-            why = f"{what} would take {part} ({peaks.source})"
+            part = f"{share / both:.0%} of the time"
+            why = f"at peak speed ({peaks.source}), {what} would take {part}"
     return Bottleneck(kind=kind, why=why, figures=figures)

@@ -181,10 +181,10 @@ def best(workload: WorkloadResult) -> str:
     """The best combination and what it is worth."""
     name, gain, found = " + ".join(workload.best), workload.best_gain, workload.unproven
     if found is not None:
-        against = _if(found.technique.partition(", against ")[2], ", against {}")
+        against = _if(found.technique.partition(", against ")[2], ", relative to {}")
         return f"{name}: {verdict(found)}{against}, measured during the search; {found.why}"
     if gain is not None:
-        again = f"none: {gain.technique} was not confirmed when measured again"
+        again = f"none: the gain from {gain.technique} was not confirmed when measured again"
         return f"{name or again}: {verdict(gain)}"
     if any(map(counts, workload.alone)):
         return "no technique beats the baseline by more than the measurement noise"

@@ -94,7 +94,7 @@ def why_not(technique: Technique, ground: Ground, workload: str) -> str:
     lacking = (
         ("cuda", not gpu, "this technique needs a GPU"),
         ("cpu", gpu, "torch already uses this technique by default on a GPU"),
-        ("products", gpu, "on a GPU, this technique does the same as tf32"),
+        ("products", gpu, "on a GPU, this technique does the same thing as tf32"),
         ("cc8", capability < EIGHT, "TF32 needs a GPU with compute capability 8.0 or higher"),
         (
             "forks",

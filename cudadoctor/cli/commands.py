@@ -123,10 +123,10 @@ def _sink(output: OptStr, *, many: bool) -> Iterator[Callable[[str], None]]:
 
 
 def fix(options: Options) -> int:
-    """Fix the environment that you use, or print the fix.
+    """Fix the environment that you are using, or print the fix.
 
     Shows the steps, asks for confirmation, saves the state of the environment, applies the steps
-    that do not need root, and runs the training step again. If the fix did not help, everything is
+    that do not need root, and runs the training step again. If the fix does not help, everything is
     restored.
 
     --print prints the fix as a script; --as prints it as a project file (pixi, environment,
@@ -163,7 +163,7 @@ def setup(folder: str, options: Options) -> int:
 
 
 def smoke(options: Options) -> int:
-    """Run only the training step: the forward and backward pass of a small model, stage by stage.
+    """Run only the training step: the forward and backward passes of a small model, stage by stage.
 
     Exit code: 0 if every stage passed, 1 if one failed, 2 for a usage error.
     """
@@ -187,13 +187,13 @@ def smoke(options: Options) -> int:
 def bench(options: Options) -> int:
     """Measure how much each known technique speeds up training on this machine.
 
-    Trains three small models (an image classifier, a transformer encoder, a small language model)
-    unmodified, with each technique alone, and with the best combination. A gain is reported only if
-    it exceeds the measurement noise.
+    Trains three small models (an image classifier, a transformer encoder and a small language
+    model) unmodified, with each technique alone, and with the best combination. A gain is reported
+    only if it exceeds the measurement noise.
 
     To measure your own training command instead, add it after --. It runs unchanged and is sampled
-    for --minutes; what keeps the GPU waiting is reported on stderr (or in the --output file). The
-    command then keeps running, unless --stop is given.
+    for the time set with --minutes; what keeps the GPU waiting is reported on stderr (or in the
+    --output file). The command then keeps running, unless --stop is given.
 
     Exit code: 0 if something was measured, 1 if nothing could be measured, 2 for a usage error.
     With a command: that command's exit code, or 0 if --stop ended it.

@@ -482,7 +482,7 @@ _add(
 )
 _add(
     commands.record,
-    "Record this machine for a bug report",
+    "Record raw data for a bug report",
     _folder,
     look=_looking,
     show=(_full, _lang),

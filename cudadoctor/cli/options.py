@@ -90,7 +90,7 @@ def seconds(text: str | None) -> float | None:
         found = 0.0
     if not SHORTEST_S <= found <= LONGEST_S:
         refuse(
-            "'{value}' is not a valid limit: enter a number of seconds from {least} to {most}",
+            "'{value}' is not a valid limit: enter a value in seconds from {least} to {most}",
             value=text,
             least=f"{SHORTEST_S:g}",
             most=f"{LONGEST_S:.0f}",

@@ -51,10 +51,7 @@ _OLD_CUDNN = (
     "Newer cuDNN releases do not support this GPU, so the command requests an older one. If "
     "conda cannot find a matching build, use PyTorch's own wheels (--with pip)."
 )
-_NO_SUCH = (
-    "No conda channel has builds for this board, so pip installs wheels that are made for the "
-    "board."
-)
+_NO_SUCH = "No conda channel has builds for this board, so pip installs wheels made for it."
 _ENDED = (
     "The pytorch channel was discontinued after torch {newest}, and conda-forge does not have "
     "this build of torch {torch}."

@@ -211,10 +211,10 @@ def _notes(stack: Stack, image: Image) -> Iterator[str]:
     yield f"Build it with: docker build -t {name} ."
     yield f"Use it with: docker run --rm -it {'--gpus all ' if cuda else ''}{name} python"
     if cuda is not None and image.cuda is None:
-        known = f"There is no known nvidia/cuda image that works for CUDA {cuda}. The wheels"
-        yield f"{known} include their own CUDA libraries, so a plain base image is enough."
+        known = f"No suitable nvidia/cuda image is known for CUDA {cuda}. The wheels include"
+        yield f"{known} their own CUDA libraries, so a plain base image is enough."
     if image.cuda is not None:
-        more = "with an older driver it starts only on data center GPUs."
+        more = "with an older driver, a container starts only on data center GPUs."
         yield f"{_ASKS.format(cuda=image.cuda)}; {more}"
 
 

@@ -97,7 +97,7 @@ def new_environment(m: Machine, version: str, change: PackageChange | None) -> W
             made = (*launcher, "-m", "venv", folder)
             manual = (
                 f"First install Python {version} with the system's package manager or from "
-                "python.org. `uv python install` does not need root."
+                "python.org. `uv python install` also works and does not need root."
             )
         then = pip.install(m, change, python) if change else Written(tool="pip")
     note = f"Run your programs with {python}."

@@ -84,10 +84,7 @@ def _from_pypi(pixi: str, where: Strings, change: PackageChange) -> Written:
 def _by_wheels(m: Machine, kb: Knowledge, change: PackageChange) -> OptStr:
     """Why wheels are taken, None if conda-forge is known to have this torch for these GPUs."""
     if is_foreign(change.index):
-        return (
-            "No conda channel has builds for this board, so pixi installs wheels that are made "
-            "for the board."
-        )
+        return "No conda channel has builds for this board, so pixi installs wheels made for it."
     release, platform = pin_of(sound(change.install)), platform_of(m)
     if not release or platform is None or change.variant is None:
         return None

@@ -72,13 +72,13 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
         edits=(Edit(file=file, what="\n".join(lines(change, wanted, marker))),),
         manual=None
         if folder
-        else "Edit pyproject.toml as shown, and run the command in the project folder.",
+        else "Edit pyproject.toml as shown, then run the command in the project folder.",
         note=other,
     )
 
 
 _NO_OTHER_INDEX = (
-    "If the file already specifies another index or source for torch, delete those lines."
+    "If the file already has lines that specify another index or source for torch, delete them."
 )
 
 

@@ -44,8 +44,8 @@ NOT_TAKEN = (
 )
 
 _OWN_INDEX = (
-    "cudadoctor does not use a package index ({host}) from a saved report; if the packages must "
-    "come from that index, add it to the command yourself."
+    "cudadoctor does not use the package index in the saved report ({host}); if the packages "
+    "must come from that index, add it to the command yourself."
 )
 
 Word = NewType("Word", str)

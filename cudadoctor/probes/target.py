@@ -266,7 +266,7 @@ def _no_python_in(host: Host, folder: str) -> str:
     for path, stat in seen.items():
         if stat.is_link and not stat.exists:
             gone = "a link to a Python executable that no longer exists"
-            return f"{path} is {gone}; recreate that environment."
+            return f"{path} is {gone}; recreate the environment that it belongs to."
     return f"{_NONE_IN_FOLDER}; specify a Python executable or an environment folder."
 
 

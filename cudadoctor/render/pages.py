@@ -22,7 +22,7 @@ Check by hand: run the program with the newest torch release and with the nightl
 fails with both, search https://github.com/pytorch/pytorch/issues for the error text.
 
 Look-alikes: if PyTorch documents the behavior, the cause is not-environment. If a documented
-environment variable fixes the error without changing the torch release, the cause is
+environment variable fixes the error with the same torch release, the cause is
 env-var-misconfigured.
 
 Fix: use a torch release that does not have the bug. If every release has it, report the bug to
@@ -89,8 +89,8 @@ hides the mistake.""",
 The GPU waits while the CPU reads and prepares batches: GPU utilization is low, and CPU cores are
 busy. Low utilization alone does not prove that data loading is the bottleneck; measure to be sure.
 
-Check by hand: `cudadoctor bench -- python train.py` measures your own training. You can also train
-on one batch that stays in memory: if that is much faster, data loading is the bottleneck.
+Check by hand: `cudadoctor bench -- python train.py` measures your own training run. You can also
+train on one batch that stays in memory: if that is much faster, data loading is the bottleneck.
 
 Look-alikes: if the program stays slow even when the batch is already in memory, the cause is
 cpu-bound.

@@ -170,7 +170,7 @@ class _Script:
         if step.variables:
             yield from _text(
                 self.say(
-                    "Also run this in your shell; a script cannot set your shell's variables:"
+                    "A script cannot set your shell's variables, so run this in your shell too:"
                 ),
                 3,
             )

@@ -28,7 +28,7 @@ HERE = "$HERE/"
 """Stands before a path from the folder in which the script is started."""
 HOME = "$HOME/"
 """Stands before a path from the user's home, which a page shows as ~/."""
-_EMPTY = "Run in an empty folder so that Python does not import files from the current one."
+_EMPTY = "This runs in an empty folder so that Python does not import files from the current one."
 # PowerShell takes typographic quotes for plain ones.
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 
@@ -81,7 +81,9 @@ class Shell(ABC):
 
     def choice_of_python(self) -> Strings:
         """Lines that set the variable of the interpreter, unless the reader has."""
-        needed = f"The Python to repair. To repair one other than {self.usual}, set PYTHON first."
+        needed = (
+            f"The Python to repair. To repair a Python other than {self.usual}, set PYTHON first."
+        )
         return (comment(needed), self.python_default)
 
     def newlines(self, body: str) -> Strings:  # noqa: ARG002 - most shells need none

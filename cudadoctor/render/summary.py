@@ -313,7 +313,7 @@ def _works(machine: Machine) -> bool:
 def _undecided(shown: Report, first: Finding | None, say: Language) -> str:
     if is_doctors_own(shown.machine):
         return say("This is cudadoctor's own environment. Which Python do you train with?")
-    enough = say("Not enough information to decide.")
+    enough = say("Not enough information for a diagnosis.")
     if first is not None:
         likely = say("Most likely: {title}", title=inside(first.title))
         return f"{enough} {_sentence(likely)}"
@@ -433,7 +433,7 @@ def status_marks(shown: Report, say: Language) -> list[Mark]:
 def _driver_mark(machine: Machine, say: Language) -> tuple[bool, str]:
     driver = machine.driver
     if driver.version and not machine.gpus and (driver.nvml.hung or driver.libcuda.hung):
-        return False, say("driver {version} does not respond", version=driver.version)
+        return False, say("driver {version} is not responding", version=driver.version)
     if driver.version:
         flavour = f" ({say(driver.flavour)})" if driver.flavour else ""
         return True, say("driver {version}", version=f"{driver.version}{flavour}")
@@ -678,7 +678,7 @@ def stage_lines(machine: Machine, say: Language) -> list[str]:
         lines.append(say("The training step ended early: {why}", why=say.spoken(run.ended)))
     if run.device == "cpu" and not bad:
         lines.append(
-            say("On the CPU, the training step shows that torch works but does not test a GPU.")
+            say("On the CPU, the training step shows that torch works, but it does not test a GPU.")
         )
     return list(map(inert, lines))
 

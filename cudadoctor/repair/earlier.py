@@ -199,7 +199,7 @@ class _Earlier(Transaction):
             return back
         # The same plan from the start, as a repair of its own.
         if sentence := self._in_use():
-            template = "The interrupted fix was undone, but not started again: {why}."
+            template = "The interrupted fix was undone but not started again: {why}."
             return replace(unchanged(), why=say(template, why=sentence))
         self.waiting.say(say("The interrupted fix was undone; starting it again."))
         os.makedirs(self.journal.folder, exist_ok=True)

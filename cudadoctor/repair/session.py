@@ -302,7 +302,12 @@ def used_by(prefix: str, roots: tuple[Root, ...], tell: Callable[[str], None]) -
     tell: gets a sentence on what could not be looked at.
     """
     if sys.platform != "linux" or not isdir("/proc/self"):
-        tell(say("Cannot check which programs are using this environment. Stop them first."))
+        tell(
+            say(
+                "Cannot check which programs are using this environment. If any are, stop them "
+                "first."
+            )
+        )
         return []
     everyone = tuple(processes())
     own = family(os.getpid(), everyone)

@@ -81,7 +81,7 @@ def plan(judged: Judged, chosen: Chosen, place: Place | None, layout: Layout) ->
         )
 
 
-_SHELL = "Run this in your shell; cudadoctor cannot set your shell's variables:"
+_SHELL = "cudadoctor cannot set your shell's variables, so run this in your shell:"
 _PROMISE = (
     "cudadoctor saves the environment first and restores everything if a step fails or "
     "nothing improves."
@@ -118,7 +118,7 @@ def _step(mark: str, step: Step, machine: Machine, width: int) -> Iterator[Line]
     title = inert(spoken(step.title))
     if step.packages and (size := step.packages.download_bytes):
         title += say(
-            " (downloads about {download}; takes {installed} on disk)",
+            " (downloads about {download}; takes up {installed} on disk)",
             download=as_size(size),
             installed=as_size(unpacked(size)),
         )
@@ -175,7 +175,7 @@ def proof(before: Opinion, after: Opinion) -> OptStr:
         stages=len(ran),
     )
     if not ran_before:
-        return passed + say(" (before: did not run).")
+        return passed + say(" (before: it did not run).")
     return passed + say(
         " (before: {passed} of {stages}).", passed=len(before.smoke_passed), stages=len(ran_before)
     )
@@ -224,8 +224,8 @@ def lost(packages: Strings, paths: int, folder: str) -> str:
     if about:
         changed += say(" (packages: {names})", names=inert(about))
     kept = say(
-        "Undoing the fix removes packages installed since the fix and moves your own files to "
-        "{folder}.",
+        "Undoing the fix removes packages installed since the fix and moves your own changed "
+        "files to {folder}.",
         folder=folder,
     )
     return f"{changed}. {kept}"

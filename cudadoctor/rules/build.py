@@ -230,8 +230,8 @@ def torch_arch_unsupported_old(m: Machine, kb: Knowledge) -> Answer:
 
     Newer builds drop support for older GPUs. Maxwell and Pascal are supported by the cu126 builds
     (up to torch 2.14.1), Volta by the cu126 builds and some cu128 builds, and Kepler by CUDA 11
-    builds. If a supported GPU is also installed, cudadoctor reports only a warning; hide the old
-    GPU with CUDA_VISIBLE_DEVICES.
+    builds. If a supported GPU is also installed, cudadoctor reports only a warning; in that case,
+    hide the older GPU with CUDA_VISIBLE_DEVICES.
 
     Fix: install a build with code for the GPU. Do not change the driver: a newer driver may drop
     support for the GPU altogether.
@@ -294,7 +294,7 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
 )
 def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     """torch itself contains code for this GPU, but convolutions and RNNs fail: cuDNN 9.11 and later
-    need compute capability 7.5, and this GPU has {capability}.
+    need compute capability 7.5 or higher, and this GPU has {capability}.
 
     To support GPUs below compute capability 7.5, the cu126 builds of torch include a cuDNN older
     than 9.11. torch packages from conda or a distribution come with a newer cuDNN, and an
@@ -360,7 +360,7 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
         ways = (kb.serves(arch, device.capability, row.torch, row.cuda) for arch in row.archs or ())
         if row.published and row.cuda and "native" in ways:
             text = (
-                f"torch {row.torch}+{row.variant} from {row.index} supports this GPU, provided "
+                f"torch {row.torch}+{row.variant} from {row.index} works on this GPU, provided "
                 "that your Python and driver are compatible with that build."
             )
             return by_hand("fitting-torch", f"Install a torch build that supports the {name}", text)
@@ -376,8 +376,8 @@ def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:
     title="torch has no wheel for Python {python} on this system",
 )
 def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
-    """Each wheel is built for one Python version, and the newest torch has wheels for {pythons}. On
-    any other version, pip says "No matching distribution found".
+    """Each wheel is built for one Python version, and the newest torch has wheels for {pythons}.
+    With any other version, pip says "No matching distribution found".
 
     pip also says "No matching distribution found" if the package index is wrong, if Python is a
     32-bit or free-threaded build, or if the system uses musl.

@@ -80,7 +80,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     if not found:
         return None
     first, names = found[0], tuple(misfit.name for misfit in found)
-    title = f"Remove {listed(names)}: no release matches this torch"
+    title = f"Remove {listed(names)} (no release matches this torch)"
     return Found(
         evidence=("torch.text", first.evidence),
         values={
@@ -244,7 +244,10 @@ def _torch_it_was_built_for(m: Machine, kb: Knowledge, package: Distribution) ->
     build = best_build(m, kb, keep=release).build
     if build is None or build.cuda is None:
         return ()
-    title = f"Install torch {build.torch}, for which {package.name} {package.version} was built"
+    title = (
+        f"Install torch {build.torch}, the version that {package.name} {package.version} was "
+        "built for"
+    )
     return tuple(replace(remedy, title=title) for remedy in install_torch(m, kb, release))
 
 

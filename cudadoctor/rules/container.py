@@ -268,8 +268,8 @@ def container_gpu_lost(m: Machine) -> Answer:
         evidence=(code_path(m), "driver.nodes" if refused else "container.kind"),
         sure=refused,
         title="The container is not allowed to open the GPU's device nodes" if box else None,
-        why="The container's configuration does not allow these device nodes, so opening one "
-        "fails with EPERM."
+        why="The container's configuration does not allow access to these device nodes, so "
+        "opening them fails with EPERM."
         if box
         else None
         if refused

@@ -101,8 +101,8 @@ def _one_each(instances: list[str]) -> Remedies:
 
 
 _ONE_INSTANCE = (
-    "A process sees only one MIG instance, whatever CUDA_VISIBLE_DEVICES lists, and NCCL does not "
-    "connect instances of one GPU. So each program needs an instance of its own."
+    "A process sees only one MIG instance, whatever CUDA_VISIBLE_DEVICES lists, and NCCL does "
+    "not connect instances of the same GPU, so each program needs an instance of its own."
 )
 
 
@@ -145,8 +145,8 @@ def launcher_variables(m: Machine) -> Answer:
         "launch-ranks",
         "Let torchrun set RANK, WORLD_SIZE and related variables",
         "Start your script with `torchrun` instead of python; torchrun sets RANK, WORLD_SIZE and "
-        "the related variables for every process. In a job script, set RANK, WORLD_SIZE, "
-        "MASTER_ADDR and MASTER_PORT for every process.",
+        "related variables for every process. In a job script, set RANK, WORLD_SIZE, MASTER_ADDR "
+        "and MASTER_PORT for every process.",
     )
     return replace(found, remedies=(unset_variables(m, *names) if names else ()) + launched)
 
@@ -208,7 +208,7 @@ def network_interface(m: Machine) -> Answer:
     match, and a leading ^ excludes interfaces. Gloo accepts only full names.
 
     Fix: unset the variable that selects the interface; NCCL then finds an interface by itself. For
-    a job on several machines, set the variable to the interface that connects these machines.
+    a job on several machines, set the variable to the interface that connects them.
     """
     env = need(m.env, "env")
     wanted = {name: env[name].strip() for name in _READ_BY if env.get(name, "").strip()}
@@ -277,7 +277,12 @@ _WORDS = {
     "unsupported": "it is not supported",
     "unknown": "the driver gives no reason",
 }
-_UNEQUAL = ("gradients of the ranks are not equal", "gradients are off by")
+_UNEQUAL = (
+    "gradients of the ranks are not equal",
+    "gradients are not equal across ranks",
+    "gradients are off by",
+    "gradients differ by",
+)
 _STUCK = (
     *("no answer", "no response", "did not end", "nothing within"),
     *("ended, since", "stopped because", "timed out", "timeout"),
@@ -369,7 +374,7 @@ def nccl_p2p_broken(m: Machine) -> Answer:
     Look-alikes: if the driver does not offer P2P between two GPUs, the cause is p2p-not-possible,
     and NCCL does not use P2P between them.
 
-    Fix: for an immediate fix, set NCCL_P2P_DISABLE=1. For a permanent fix, put the IOMMU into
+    Fix: as an immediate workaround, set NCCL_P2P_DISABLE=1. For a permanent fix, put the IOMMU into
     passthrough mode (`iommu=pt` on the kernel command line), or turn ACS off in the firmware if no
     virtual machine needs it.
     """
@@ -444,9 +449,9 @@ def nccl_other(m: Machine) -> Answer:
     """Each GPU works on its own, but the ranks could not communicate during the training step.
     NCCL's own log shows which call failed.
 
-    "unhandled system error" usually points to the network, shared memory or a limit. "internal
-    error" often means that NCCL cannot read the PCIe tree. "remote process exited" means that
-    another rank failed first; look at that rank's error.
+    "unhandled system error" usually points to the network, shared memory or a resource limit.
+    "internal error" often means that NCCL cannot read the PCIe tree. "remote process exited" means
+    that another rank failed first; look at that rank's error.
 
     Fix: run the program again with NCCL_DEBUG=WARN. In the output of the rank that failed first,
     the first line with WARN says what is wrong.
@@ -479,8 +484,8 @@ def nccl_other(m: Machine) -> Answer:
     essential=False,
 )
 def gpu_topology(m: Machine) -> Answer:
-    """Data between these GPUs crosses the link between the CPUs, the slowest path in the machine.
-    All dual-CPU boards are built this way; this is not a fault.
+    """Data sent between these GPUs crosses the link between the CPUs, the slowest path in the
+    machine. All dual-CPU boards are built this way; this is not a fault.
 
     GPU pairs connected by NVLink do not use the link between the CPUs, so cudadoctor does not
     report them.
@@ -488,8 +493,8 @@ def gpu_topology(m: Machine) -> Answer:
     To check by hand: `nvidia-smi topo -m` shows all GPU pairs. SYS means that the GPUs are
     attached to different CPUs; NODE, PHB, PXB and PIX are closer connections.
 
-    Fix: a job that needs only some of the GPUs runs faster if all of them are attached to one CPU.
-    Select these GPUs with CUDA_VISIBLE_DEVICES or through the scheduler.
+    Fix: a job that needs only some of the GPUs runs faster if the GPUs it uses are all attached to
+    the same CPU. Select such GPUs with CUDA_VISIBLE_DEVICES or through the scheduler.
     """
     pairs = need(m.driver.pairs, "driver.pairs") if len(live_gpus(m)) > 1 else ()
     for number, pair in enumerate(pairs):

@@ -87,7 +87,7 @@ _REASONS: dict[Reason, StrPair] = {
         "The key that signs the driver's module is not enrolled in this machine's firmware.",
     ),
     "not-built": (
-        "The NVIDIA driver has no module for the running kernel {kernel}",
+        "The NVIDIA driver has no module for the running kernel ({kernel})",
         "Each kernel version needs its own NVIDIA module, and there is none on disk for the "
         "running kernel.",
     ),
@@ -97,7 +97,7 @@ _REASONS: dict[Reason, StrPair] = {
     ),
     "modprobe": (
         "The NVIDIA driver is installed but not loaded",
-        "Without its kernel module, neither nvidia-smi nor CUDA can reach the GPU.",
+        "Without the driver's kernel module, neither nvidia-smi nor CUDA can reach the GPU.",
     ),
 }
 TOLD: dict[str, Reason] = {
@@ -123,7 +123,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     driver-not-loaded. A container uses the host's driver, WSL uses the Windows driver, and on a
     Jetson the driver is part of L4T, so these environments have no driver package of their own.
 
-    Fix: install your distribution's driver package from a branch that supports the GPU. torch does
+    Fix: install your distribution's package for a driver branch that supports the GPU. torch does
     not need the CUDA toolkit. Do not combine NVIDIA's .run installer with driver packages.
     """
     devices = [device for device in nvidia_pci(m) if device.bound not in GIVEN_AWAY]
@@ -145,7 +145,7 @@ def driver_not_installed(m: Machine, kb: Knowledge) -> Answer:
     title="The NVIDIA driver is installed but not loaded",
 )
 def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
-    """Without its kernel module, neither nvidia-smi nor CUDA can reach the GPU.
+    """Without the driver's kernel module, neither nvidia-smi nor CUDA can reach the GPU.
 
     nvidia-smi says that it "has failed because it couldn't communicate with the NVIDIA driver", and
     NVML returns "Driver Not Loaded" (error 9). To check by hand: `lsmod | grep nvidia` prints
@@ -157,8 +157,8 @@ def driver_not_loaded(m: Machine, kb: Knowledge) -> Answer:
     none of these applies, load the module with `sudo modprobe nvidia` and read the error message.
 
     Look-alikes: if the module loads but rejects the GPU, the cause is driver-unsupported-gpu or
-    driver-wrong-flavour. A GPU that is bound to vfio-pci is reserved for a virtual machine on
-    purpose.
+    driver-wrong-flavour. A GPU that is bound to vfio-pci has been deliberately reserved for a
+    virtual machine.
 
     Fix: build the module for the running kernel, enroll the signing key, or remove whatever blocks
     the module. Keep Secure Boot on; turn it off only as a last resort.
@@ -175,7 +175,7 @@ def secure_boot_refuses(m: Machine, kb: Knowledge) -> Answer:
 
     The kernel log says "Loading of module with unavailable key is rejected", or modprobe says "Key
     was rejected by service". Secure Boot blocks every locally built module whose signing key is not
-    enrolled, so the key must be enrolled even if the driver also has another fault.
+    enrolled, so the key must be enrolled even if the driver also has other problems.
 
     Fix: enroll the key with `mokutil --import`. Keep Secure Boot on.
     """
@@ -555,7 +555,7 @@ def gsp_firmware_missing(m: Machine) -> Answer:
     To check by hand: `ls /lib/firmware/nvidia` shows which firmware versions are installed.
 
     Look-alikes: if the kernel log mentions the GSP but no failed firmware load, the firmware file
-    was found but the GPU does not respond; the cause is gpu-unhealthy-hardware or driver-bug.
+    was found but the GPU is not responding, and the cause is gpu-unhealthy-hardware or driver-bug.
 
     Fix: reinstall the firmware package at the same version as the loaded kernel module, then
     restart the machine.

@@ -175,15 +175,15 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
             evidence=("driver.log", *on_the_bus(m, silent)),
             title="This virtual machine's {gpu} is a vGPU, and driver {driver} does not support it",
             values={"gpu": _name(silent, kb), "driver": version},
-            why="This driver supports the whole GPU, but refused this one. A share of a GPU needs "
-            "NVIDIA's vGPU guest driver (GRID).",
+            why="This driver supports this model as a whole GPU, but it rejected this vGPU. A "
+            "share of a GPU needs NVIDIA's vGPU guest driver (GRID).",
             sure=False,
             remedies=guest_driver(m),
         )
     older = wanted is not None and version is not None and version.branch > wanted
     newer = wanted is not None and version is not None and version.branch < wanted
-    last = "Branch {branch} is the last that supports this GPU."
-    first = "Support for this GPU starts with branch {branch}."
+    last = "Driver branch {branch} is the last one that supports this GPU."
+    first = "Support for this GPU starts with driver branch {branch}."
     shown = "driver.kernel" if m.driver.kernel else "driver.module_files"
     return Found(
         evidence=(*on_the_bus(m, silent), shown) if silent and version else ("driver.log",),
@@ -230,11 +230,11 @@ def _beside_another(
     floor = kb.oldest_driver(cuda, "Linux") if cuda else None
     if wanted and cuda and floor and (floor.driver.branch or 0) > wanted:
         # Its last driver would take the working GPU away from this torch.
-        lost = f"With this driver, PyTorch no longer works on the {name}."
+        lost = f"With this driver, PyTorch will no longer work on the {name}."
         title = f"Leave the driver as it is and use the {name}"
         text = (
-            f"CUDA {cuda.major} builds of torch do not run with driver {wanted}, the last one for "
-            "the other GPU."
+            f"CUDA {cuda.major} builds of torch do not run with driver {wanted}, the last one "
+            "that supports the other GPU."
         )
         kept = by_hand("keep-driver", title, text)
         return (*kept, *(replace(way, note=lost) for way in ways))

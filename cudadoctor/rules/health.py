@@ -81,17 +81,19 @@ _RETIRE = (
     title="No response from GPU {which}",
 )
 def gpu_lost(m: Machine) -> Answer:
-    """While a GPU is missing, CUDA often fails in every program. Installing a new driver or torch
-    does not help.
+    """While a GPU is missing, CUDA often fails in every program. Installing a different driver or
+    torch build does not help.
 
-    The GPU fell off the PCI bus or is waiting for a reset. `nvidia-smi` prints "Unable to determine
-    the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU" and does not
-    list any GPUs, not even the healthy ones. The kernel log shows Xid 79 or "GPU has fallen off the
-    bus" (`sudo dmesg | grep -i xid`). NVML returns error 15 (lost) or 16 (reset required).
+    The GPU has fallen off the PCI bus or is waiting for a reset. `nvidia-smi` prints "Unable to
+    determine the device handle for GPU ...: GPU is lost. Reboot the system to recover this GPU" and
+    does not list any GPUs, not even the healthy ones. The kernel log shows Xid 79 or "GPU has
+    fallen off the bus" (`sudo dmesg | grep -i xid`). NVML returns error 15 (lost) or 16 (reset
+    required).
 
     Look-alikes: if every GPU in a container reports "Failed to initialize NVML: Unknown Error", the
     cause is container-gpu-lost, and restarting the container fixes it. In a scheduler job, NVML
-    errors 4 and 999 can come from GPUs that belong to other jobs, which is not a fault.
+    errors 4 and 999 can come from GPUs that belong to other jobs, in which case they do not
+    indicate a fault.
 
     Fix: restart the machine. If the GPU does not come back, shut down the machine and disconnect
     its power for a minute. If the GPU disappears again, check its power cables, riser, slot, power
@@ -248,8 +250,8 @@ def gpu_ecc(m: Machine) -> Answer:
 _MEMORY: dict[str, tuple[str, OptStr, bool]] = {
     "remap_failed": (
         "Faulty memory on GPU {which} cannot be repaired",
-        "No spare memory is left to replace a faulty row, so neither a reset nor a new "
-        "driver helps.",
+        "No spare memory is left to replace a faulty row, so neither a reset nor a new driver "
+        "will help.",
         True,
     ),
     "ecc_uncorrected": (
@@ -349,9 +351,13 @@ def _past_gsp(m: Machine, kb: Knowledge) -> Remedies:
 
 
 _HUNG_RENTED = (
-    "If the reboot hangs too, stop and start this virtual machine in your provider's console."
+    "If this virtual machine also hangs while rebooting, stop and start it in your "
+    "provider's console."
 )
-_HUNG = "If the restart hangs too, use the power button or the management controller (BMC)."
+_HUNG = (
+    "If the machine also hangs while restarting, use the power button or the management "
+    "controller (BMC)."
+)
 _AFTER_THE_START = (
     "The driver started, but this call did not return within ten seconds. A healthy GPU responds "
     "immediately."
@@ -455,8 +461,8 @@ def _is(gpu: Gpu, xid: Xid) -> bool:
     severity=WARNING,
 )
 def fault_of_a_switch(m: Machine) -> Answer:
-    """All GPUs connected to this switch may lose their NVLink connections, so NCCL jobs fail or
-    hang.
+    """All GPUs connected to this switch may lose their NVLink connections, in which case NCCL jobs
+    fail or hang.
 
     NVSwitch errors are recorded in the kernel log; `sudo dmesg | grep SXid` lists them. cudadoctor
     counts only messages marked "Fatal". /var/log/fabricmanager.log shows which NVLink is affected.
@@ -487,7 +493,7 @@ def gpu_not_started(m: Machine) -> Answer:
     missing, and error 11 if the GPU's interrupts are not being delivered.
 
     Look-alikes: NVML error 4 means that access was denied. In a scheduler job, this error usually
-    comes from a GPU that belongs to another user, which is not a fault.
+    comes from a GPU that belongs to another user, so it does not indicate a fault.
 
     Fix: for NVML error 8, shut down the machine and plug in every power cable of the GPU. For NVML
     error 11, update the motherboard's BIOS, then try another slot.

@@ -357,8 +357,8 @@ def torch_duplicate(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if two Python installations each have their own torch, the cause is
     wrong-interpreter.
 
-    Fix: remove the copy you do not want with the package manager that installed it, or remove its
-    folder from Python's search path. Never delete folders in site-packages by hand.
+    Fix: remove the unwanted copy with the package manager that installed it, or remove its folder
+    from Python's search path. Never delete folders in site-packages by hand.
     """
     copies = need(m.torch.copies, "torch.copies")
     real = [copy for copy in copies if copy.kind != "local"]
@@ -451,8 +451,8 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Answer:
 
     Each Python has its own packages, and each pip command belongs to one Python. In a notebook,
     under sudo, or when no environment is active, pip and python often belong to different
-    installations. Environments without pip are normal (uv creates them), so for them this finding
-    is for information only.
+    installations. Environments without pip are normal (uv creates them); in such an environment,
+    this finding is for information only.
 
     Look-alikes: if one Python finds two copies of torch, the cause is torch-duplicate.
 
@@ -507,9 +507,9 @@ def disk_full(m: Machine, kb: Knowledge) -> Answer:
     with the CUDA libraries, into the environment.
 
     "No space left on device" (errno 28) often means that the temporary folder is full. cudadoctor
-    checks disk space only if torch is not installed yet, and compares it with the size of the torch
-    wheel. The unpacked libraries need several times as much space as the wheel. Check by hand: run
-    `df -h`.
+    checks the free disk space only if torch is not installed yet, and compares it with the size of
+    the torch wheel. The unpacked libraries need several times as much space as the wheel. Check by
+    hand: run `df -h`.
 
     Look-alikes: if DataLoader workers are killed by a bus error, the cause is shm-too-small.
 
@@ -571,8 +571,8 @@ def pynvml_conflict(m: Machine) -> Answer:
     """The package that was installed last overwrites the other's module, and programs that query
     the GPU may then fail. Training needs neither package.
 
-    Before release 12, the pynvml package installed its own pynvml.py, which is also a file of
-    nvidia-ml-py. If both packages are installed, uninstalling either one deletes the file that the
+    Before release 12, the pynvml package installed its own pynvml.py, a file that nvidia-ml-py also
+    installs. If both packages are installed, uninstalling either one deletes the file that the
     other needs. Since release 12, pynvml no longer installs this file. If an old pynvml is
     installed without nvidia-ml-py, the finding is for information only.
 

@@ -40,7 +40,9 @@ _COMPAT_WORDS = (
 )
 
 
-@rule("device-permission", title="Your user has no permission to open the GPU's device files")
+@rule(
+    "device-permission", title="Your user does not have permission to open the GPU's device files"
+)
 def device_permission(m: Machine) -> Answer:
     """The device files under /dev belong to a group that your user is not in. Joining that group is
     enough; do not run as root or make the files accessible to everyone.
@@ -49,8 +51,8 @@ def device_permission(m: Machine) -> Answer:
     "Insufficient Permissions", and your program works when you run it as root. To check by hand:
     run `ls -l /dev/nvidia*` and `id`. On a Jetson, the relevant groups are video and render.
 
-    Look-alikes: if the error is "Operation not permitted" (EPERM, 1), the device rules of a
-    container deny access, and the cause is container-gpu-lost.
+    Look-alikes: if the error is "Operation not permitted" (EPERM, 1), a container's device rules
+    deny access, and the cause is container-gpu-lost.
 
     Fix: add your user to the group of the device files, then log out and back in: a running session
     keeps its old groups. If only root can access the device files, first assign a group to them
@@ -85,7 +87,8 @@ def device_permission(m: Machine) -> Answer:
 _LABELLED = (
     "A security module such as SELinux blocks access to the GPU's device files",
     "The permissions under /dev allow everyone to open these files, but opening them still fails "
-    "with EACCES. Group membership is therefore not the cause; SELinux or AppArmor denies access.",
+    "with EACCES. Group membership is therefore not the cause; SELinux or AppArmor is denying "
+    "access.",
 )
 
 
@@ -115,9 +118,9 @@ def cuda_compat_conflict(m: Machine) -> Answer:
     combination" (error 803) if the cuda-compat package is older than the driver or does not match
     the driver's branch. nvidia-smi works in both cases.
 
-    NVIDIA's container images include a cuda-compat package. On other systems, the loader finds its
-    libcuda if LD_LIBRARY_PATH or a file in /etc/ld.so.conf.d lists /usr/local/cuda/compat. To check
-    by hand: run `ldconfig -p | grep libcuda`.
+    NVIDIA's container images include a cuda-compat package. On other systems, the loader finds the
+    libcuda from this package if LD_LIBRARY_PATH or a file in /etc/ld.so.conf.d lists
+    /usr/local/cuda/compat. To check by hand: run `ldconfig -p | grep libcuda`.
 
     Look-alikes: if both CUDA and nvidia-smi fail, the cause is driver-library-mismatch.
 
@@ -232,7 +235,7 @@ def uvm_not_loaded(m: Machine) -> Answer:
 
     Look-alikes: if nvidia_uvm is loaded and /dev/nvidia-uvm can be opened, CUDA most likely stopped
     working because the machine was suspended. Reload the nvidia_uvm module. To keep CUDA working
-    after the next suspend, set the nvidia module's option NVreg_PreserveVideoMemoryAllocations=1
+    after the next suspend, set the nvidia module option NVreg_PreserveVideoMemoryAllocations=1
     and enable the nvidia-suspend and nvidia-resume services.
 
     Fix: load the nvidia_uvm module and create its device files.

@@ -68,7 +68,7 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
 
     Fix: first uninstall the wrong wheels, then install the versions that torch pins, or create a
     new environment. The order matters: uninstalling a wrong wheel after you install the right one
-    also deletes files of the right one.
+    also deletes files that belong to the right one.
     """
     if not applies(m) or m.platform.system != "Linux":
         return None
@@ -205,7 +205,7 @@ def cublas_mismatch(m: Machine, kb: Knowledge) -> Answer:
     """cuBLAS and cuBLASLt must be exactly the same version, but one of them is not the copy that
     ships with torch.
 
-    An older copy of cuBLAS or cuBLASLt either lacks functions that are needed ("undefined symbol:
+    An older copy of cuBLAS or cuBLASLt either lacks required functions ("undefined symbol:
     cublasLt...") or makes matrix products fail. CUBLAS_STATUS_NOT_INITIALIZED alone usually means
     that the GPU is out of memory. The wrong copy usually comes from a toolkit's lib64 folder on
     LD_LIBRARY_PATH, which takes precedence over the RUNPATH that torch uses to find cuBLASLt.
@@ -241,8 +241,8 @@ def nccl_shadowed(m: Machine, kb: Knowledge) -> Answer:
     essential=False,
 )
 def nvjitlink_mismatch(m: Machine, kb: Knowledge) -> Answer:
-    """cuSPARSE needs a function whose name contains its CUDA version, and an older nvJitLink lacks
-    that function.
+    """cuSPARSE needs an nvJitLink function whose name contains the CUDA version, and an older
+    nvJitLink lacks that function.
 
     The error is "undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12". The
     number at the end of the symbol (12_4) is the CUDA version of the cuSPARSE that needs the
@@ -388,8 +388,8 @@ def libstdcxx_old(m: Machine) -> Answer:
     libstdc++ first.
 
     The error is "version `GLIBCXX_...' not found" and names the library file that is too old. In a
-    conda environment, this file is often conda's own libstdc++ if that is too old, or the system's
-    libstdc++ if it is loaded instead of conda's newer one.
+    conda environment, this file is often either an old libstdc++ from conda itself, or the system's
+    libstdc++, loaded instead of conda's newer one.
 
     Look-alikes: if the message says GLIBC instead of GLIBCXX, the whole system is too old, and the
     cause is platform-unsupported.

@@ -65,17 +65,17 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
     torch says "Unexpected error from cudaGetDeviceCount() ... Error 802: system not yet
     initialized". The nvidia-fabricmanager service must be running, and its version must exactly
     match the driver version. Check with `systemctl status nvidia-fabricmanager` and `journalctl -u
-    nvidia-fabricmanager`. On Hopper and newer, `nvidia-smi -q | grep -A3 Fabric` shows the state
-    of each GPU, which should be "Completed".
+    nvidia-fabricmanager`. On Hopper and newer GPUs, `nvidia-smi -q | grep -A3 Fabric` shows the
+    state of each GPU, which should be "Completed".
 
     Look-alikes: without NVSwitch, error 802 has other causes: the GPUs' confidential-computing
     ready state has not been set, a MIG change is in progress, a vGPU has no license, or the machine
     has just booted. In a container, or in a virtual machine that has only some of the host's GPUs,
     the fabric manager runs on the host.
 
-    Fix: install the fabric manager at the same version as the driver and start it. Machines with
-    NVLink 5 (B200, B300) also need the nvlsm package and the ib_umad kernel module. Do not restart
-    the fabric manager while jobs are running, because they would fail.
+    Fix: install the fabric manager at the same version as the driver, then start the fabric
+    manager. Machines with NVLink 5 (B200, B300) also need the nvlsm package and the ib_umad kernel
+    module. Do not restart the fabric manager while jobs are running, because they would fail.
     """
     message, joined = host_error_with(m, *NOT_READY_WORDS), has_fabric(m, kb)
     if cuda_works(m) or (m.driver.libcuda.code != NOT_READY and not message) or joined is False:
@@ -89,8 +89,9 @@ def fabric_manager(m: Machine, kb: Knowledge) -> Answer:
             evidence=evidence,
             confidence=LIKELY if joined else POSSIBLE,
             title="The host has not set up NVLink for this virtual machine (CUDA error 802)",
-            why="This virtual machine has GPUs of an NVSwitch system but no NVSwitch. The fabric "
-            "manager runs on the host, which must activate the partition with these GPUs.",
+            why="This virtual machine has GPUs from an NVSwitch system but no NVSwitch. The "
+            "fabric manager runs on the host, which must activate the partition with these "
+            "GPUs.",
             remedies=_partition(m),
         )
     if not fabric.nvswitches and any(_OF_A_RACK.search(gpu.name or "") for gpu in m.gpus or ()):
@@ -128,8 +129,9 @@ def _is_guest(m: Machine) -> bool:
 
 def _partition(m: Machine) -> Remedies:
     note = (
-        "In the list, find the partition that contains these GPUs, activate it with `fmpm -a ID`, "
-        "and restart the virtual machine. If a provider runs the host, contact its support."
+        "In the list, find the partition that contains these GPUs, activate it with `fmpm -a "
+        "ID`, and restart the virtual machine. If a provider runs the host, contact the "
+        "provider's support team."
     )
     activate = Remedy(
         id="fabric-partition",
@@ -145,7 +147,7 @@ def _partition(m: Machine) -> Remedies:
 _OF_A_RACK = re.compile(r"\bGB[23]00\b")
 _SWITCH_TRAYS = (
     "Bring up the rack's NVLink switch trays",
-    "Check that the switch trays are on and that NMX-Controller is running there. Then restart "
+    "Check that the switch trays are on and that NMX-Controller is running on them. Then restart "
     "this compute tray. `nvidia-smi -q | grep -A3 Fabric` must show Completed and Success.",
 )
 _START = "Start the fabric manager"
@@ -307,7 +309,7 @@ _HELD = (
     "a reset."
 )
 _PROHIBITED = (
-    "GPU {which} is in compute mode Prohibited, so no CUDA program can use it",
+    "GPU {which} is in Prohibited compute mode, so no CUDA program can use it",
     "Prohibited is not the default mode; someone set it. In Default mode, all programs can "
     "use the GPU.",
 )
@@ -319,9 +321,9 @@ _EXCLUSIVE = (
 
 
 _OF_JOB = (
-    "Other jobs use the busy GPUs. Set CUDA_VISIBLE_DEVICES in the job script to the GPUs of this "
-    "job. Slurm sets it by itself; PBS lists them in a file: `export CUDA_VISIBLE_DEVICES=$(sed "
-    "'s/.*gpu//' $PBS_GPUFILE | paste -sd,)`."
+    "Other jobs are using the busy GPUs. In the job script, set CUDA_VISIBLE_DEVICES to this "
+    "job's GPUs. Slurm does this automatically; PBS lists the GPUs in a file, so use `export "
+    "CUDA_VISIBLE_DEVICES=$(sed 's/.*gpu//' $PBS_GPUFILE | paste -sd,)`."
 )
 
 

@@ -82,7 +82,7 @@ def _wsl_fault(m: Machine) -> tuple[str, str, bool] | None:
     return None
 
 
-@rule("jetson-build", title="torch {torch} was not built for the Jetson's GPU")
+@rule("jetson-build", title="torch {torch} was not built for this Jetson's GPU")
 def jetson_build(m: Machine, kb: Knowledge) -> Answer:
     """The generic ARM builds of torch are either CPU-only or built for server GPUs; they do not
     support this Jetson's GPU.

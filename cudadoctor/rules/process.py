@@ -118,7 +118,7 @@ _SLOWER = {
     "CUDA_LAUNCH_BLOCKING": "each kernel must finish before the next one starts",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor allocation goes directly to the driver",
     "CUDA_FORCE_PTX_JIT": "all kernels are recompiled when the program starts",
-    _P2P: "NCCL copies data through host memory instead of NVLink",
+    _P2P: "NCCL copies data through host memory instead of over NVLink",
 }
 _JOB = {
     "slurm": ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"),
@@ -214,9 +214,9 @@ def _right_list(m: Machine, value: str, left: Visible) -> Remedies:
         promised = by_hand(
             "leave-to-scheduler",
             "Let the scheduler set CUDA_VISIBLE_DEVICES",
-            "Delete the line that sets CUDA_VISIBLE_DEVICES from the job script or your shell's "
-            "files, then submit the job again: `grep -n CUDA_VISIBLE_DEVICES ~/.bashrc "
-            "~/.bash_profile ~/.profile` finds it.",
+            "In the job script or your shell's files, delete the line that sets "
+            "CUDA_VISIBLE_DEVICES (find it with `grep -n CUDA_VISIBLE_DEVICES ~/.bashrc "
+            "~/.bash_profile ~/.profile`), then submit the job again.",
         )
         return (
             _show(m, own, "Set CUDA_VISIBLE_DEVICES to this job's GPUs")
@@ -255,8 +255,8 @@ def scheduler_no_gpu(m: Machine) -> Answer:
     hand either fails or takes a GPU from someone else's job.
 
     The scheduler's variables contain a job ID but no list of GPUs, and CUDA_VISIBLE_DEVICES is
-    empty or "NoDevFiles". To check by hand: in a Slurm job, `scontrol show job $SLURM_JOB_ID` shows
-    no gres/gpu under TRES.
+    empty or "NoDevFiles". To check by hand: run `scontrol show job $SLURM_JOB_ID` in a Slurm job:
+    it shows no gres/gpu under TRES.
 
     Look-alikes: on nodes where the scheduler does not restrict access to GPUs, programs can use
     GPUs without requesting them, and cudadoctor does not report a problem. If the job runs a
@@ -287,7 +287,7 @@ def scheduler_no_gpu(m: Machine) -> Answer:
 
 @rule(
     "out-of-memory",
-    title="The memory of GPU {which} is in use by other processes",
+    title="Memory on GPU {which} is in use by other processes",
     severity=WARNING,
 )
 def memory_held_by_others(m: Machine) -> Answer:
@@ -301,8 +301,8 @@ def memory_held_by_others(m: Machine) -> Answer:
     On machines with unified memory (Jetson, GB10), the page cache counts as used memory, so
     cudadoctor does not report out-of-memory there.
 
-    Look-alikes: if the GPU is nearly empty before your program starts, your model or your batch is
-    too large.
+    Look-alikes: if the GPU's memory is nearly empty before your program starts, your model or your
+    batch is too large.
 
     Fix: stop any of your own processes that you no longer need, or use another GPU. Leave other
     users' processes alone.
@@ -400,9 +400,9 @@ def too_little_locked_memory(m: Machine) -> Answer:
     hand: run `ulimit -l`, which should print unlimited. Without RDMA, this limit does not matter,
     and cudadoctor does not report it.
 
-    Fix: allow the program to lock memory: `--ulimit memlock=-1` for a Docker container, the
-    IPC_LOCK capability for a pod, LimitMEMLOCK=infinity in the unit of a service or of slurmd, or a
-    file in /etc/security/limits.d for a user.
+    Fix: allow the program to lock memory. Use `--ulimit memlock=-1` for a Docker container, the
+    IPC_LOCK capability for a pod, LimitMEMLOCK=infinity in the systemd unit of a service or of
+    slurmd, or a file in /etc/security/limits.d for a user.
     """
     message, limit = error_with(m, *_RDMA), m.limits.memlock_bytes
     free = m.platform.root and not m.container.kind
@@ -433,7 +433,7 @@ def allocator_option(m: Machine) -> Answer:
     """torch expects comma-separated key:value pairs, such as max_split_size_mb:128. It stops at the
     first key it does not recognize.
 
-    The error is "Unrecognized CachingAllocator option" or "Unrecognized key", and appears when the
+    The error is "Unrecognized CachingAllocator option" or "Unrecognized key"; it appears when the
     first tensor is created on the GPU. An option that only newer torch releases support causes the
     same error.
 
@@ -494,7 +494,7 @@ def slower_by_variable(m: Machine) -> Answer:
 _CLIENTS = (
     "Stop MPS clients that you no longer need",
     "`echo ps | nvidia-cuda-mps-control` lists the clients of the MPS server. Stop only your own "
-    "programs, then start this one again.",
+    "programs, then start this program again.",
 )
 
 
@@ -516,9 +516,8 @@ def broken_by_environment(m: Machine) -> Answer:
     """cuInit fails with error {code}, but works without LD_LIBRARY_PATH, LD_PRELOAD and
     CUDA_VISIBLE_DEVICES.
 
-    Either LD_LIBRARY_PATH or LD_PRELOAD makes the program load the wrong library, or
-    CUDA_VISIBLE_DEVICES hides the GPU. To find the variable that breaks CUDA, unset these variables
-    one at a time.
+    LD_LIBRARY_PATH or LD_PRELOAD makes the program load the wrong library, or CUDA_VISIBLE_DEVICES
+    hides the GPU. To find the variable that breaks CUDA, unset these variables one at a time.
 
     Look-alikes: if CUDA_VISIBLE_DEVICES is the only variable that causes the problem, the cause is
     visible-devices-hides-gpu. If a libcuda other than the driver's is loaded, the cause is

@@ -82,7 +82,7 @@ def thermal_throttle(m: Machine, kb: Knowledge) -> Answer:
     (NVML's clock event bits 0x20 and 0x40). The output shows only the current state, so you can
     miss the slowdown if you check while the GPU is idle.
 
-    Look-alikes: it is normal to see "SW Power Cap" under full load, "Idle", or application clocks
+    Look-alikes: it is normal to see "Idle", "SW Power Cap" under full load, or application clocks
     that were set on purpose.
 
     Fix: clean the fans and filters, improve the airflow through the case, and cool the room. On an
@@ -129,8 +129,8 @@ def power_brake(m: Machine) -> Answer:
 
     Look-alikes: hitting the GPU's own power limit ("SW Power Cap") is normal under full load.
 
-    Fix: check the power supplies, the cables and the rack's power limit. The management controller
-    (BMC) log shows which part is faulty.
+    Fix: check the power supplies, the cables and the rack's power limit. The log of the management
+    controller (BMC) shows which part is faulty.
     """
     return _about(
         _which(m, lambda gpu: _slowed(gpu, _POWER_BRAKE)),
@@ -319,7 +319,7 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
             sure=False,
             remedies=_reseat(
                 m,
-                "In the BIOS, set the slot's PCIe generation to Auto or to the highest "
+                "In the BIOS, set the slot's PCIe generation to Auto or to the highest setting "
                 "available. Then check the riser, and make sure that the card is fully seated.",
             ),
         )
@@ -329,8 +329,8 @@ def pcie_slow_under_load(m: Machine, kb: Knowledge) -> Answer:
         *fields.values(),
         shows=fields,
         title="GPU {which} is in a PCIe generation {now} slot, but supports generation {most}",
-        why="Copies to the GPU are slower than they would be in a newer slot. The GPU itself is "
-        "fine.",
+        why="Copies to the GPU are slower than they would be with a newer slot. The GPU itself "
+        "is fine.",
         severity=INFO,
     )
 
@@ -379,10 +379,10 @@ def amp_no_benefit(m: Machine, kb: Knowledge) -> Answer:
     """On this GPU, mixed precision (torch.autocast) saves memory but provides almost no speedup.
 
     Tensor cores were introduced with Volta (compute capability 7.0); the GTX 16 series is newer but
-    has none. bfloat16 is fast only on Ampere (8.0) and newer. The missing speedup is not a fault.
+    has none. bfloat16 is fast only on Ampere (8.0) and newer. The lack of a speedup is not a fault.
 
     Fix: train in float32 if the model fits in the GPU's memory, and use torch.autocast only to save
-    memory. No setting makes mixed precision faster on this GPU; only a GPU with tensor cores does.
+    memory. No setting makes mixed precision faster on this GPU; that takes a GPU with tensor cores.
     """
     if m.torch.build != "cuda" or not cuda_works(m):
         return None
@@ -415,7 +415,7 @@ def nvlink_down(m: Machine) -> Answer:
     fails.
 
     `nvidia-smi nvlink --status` shows the state of the NVLink links. On a board with NVSwitch,
-    every link is in use, so a link that is down is a fault. In MIG mode, NVLink is off, so
+    every link is in use, so a link that is down indicates a fault. In MIG mode, NVLink is off, so
     cudadoctor ignores its links.
 
     Look-alikes: without NVSwitch, an NVLink link without a bridge or a peer is down by design, and
@@ -473,8 +473,8 @@ def persistence_off(m: Machine) -> Answer:
     """The first program after an idle period has to wait until all GPUs have initialized.
 
     Without persistence mode, the driver shuts down unused GPUs, and initializing each GPU again
-    takes seconds. The delay is hardly noticeable with one GPU, so this finding is reported only
-    for four or more GPUs.
+    takes several seconds. The delay is hardly noticeable with one GPU, so this finding is reported
+    only for four or more GPUs.
 
     Fix: `sudo nvidia-smi -pm 1` keeps all GPUs initialized until the next restart. To keep
     persistence mode on permanently, run the nvidia-persistenced service with the --persistence-mode

@@ -39,7 +39,7 @@ _TRITON_ONLY = {"flash-linear-attention", "liger-kernel", "unsloth"}
 
 @rule(
     "toolkit-missing",
-    title="{package} needs a CUDA toolkit to compile, and none is installed",
+    title="{package} needs a CUDA toolkit to compile its kernels, but none is installed",
     severity=WARNING,
 )
 def toolkit_missing(m: Machine, kb: Knowledge) -> Answer:
@@ -49,8 +49,8 @@ def toolkit_missing(m: Machine, kb: Knowledge) -> Answer:
     a missing toolkit only if an installed package compiles kernels at run time, or if a compilation
     failed. Installing a toolkit does not make torch.cuda.is_available() return True.
 
-    Fix: install a CUDA toolkit with the same major version that torch was built with. Do not
-    install the driver that the toolkit's installer offers.
+    Fix: install a CUDA toolkit whose major version matches the one that torch was built with. Do
+    not install the driver that the toolkit's installer offers.
     """
     asked = need(m.build.needed_by, "build.needed_by")
     needed = [name for name in asked if name not in _TRITON_ONLY]
@@ -66,7 +66,7 @@ def toolkit_missing(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "toolkit-torch-mismatch",
-    title="The CUDA toolkit is {toolkit}, but torch was built with CUDA {torch}",
+    title="The CUDA toolkit is version {toolkit}, but torch was built with CUDA {torch}",
     severity=WARNING,
 )
 def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Answer:
@@ -80,8 +80,8 @@ def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Answer:
     Look-alikes: if a matching toolkit is installed but a different one is used, the cause is
     toolkit-env-wrong.
 
-    Fix: install a CUDA toolkit with the same major version that torch was built with, alongside the
-    current one. Installing a different driver does not help.
+    Fix: alongside the current CUDA toolkit, install one whose major version matches the one that
+    torch was built with. Installing a different driver does not help.
     """
     taken = _taken(m)
     if taken is None or _same_major(taken[1], taken[0]):
@@ -102,12 +102,12 @@ def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Answer:
 @rule("toolkit-env-wrong", title="{what}", severity=WARNING)
 def toolkit_env_wrong(m: Machine) -> Answer:
     """To compile CUDA code, torch uses the first toolkit that it finds through CUDA_HOME,
-    CUDA_PATH, nvcc on PATH or /usr/local/cuda, in this order.
+    CUDA_PATH, nvcc on PATH or /usr/local/cuda, in that order.
 
     If CUDA_HOME or CUDA_PATH points to a folder that does not exist, extensions cannot be compiled.
-    If the first toolkit that torch finds has a different CUDA version than torch was built with,
-    torch rejects that toolkit. Check by hand: run `python -c "from torch.utils.cpp_extension import
-    CUDA_HOME; print(CUDA_HOME)"`.
+    If the first toolkit that torch finds has a different CUDA version than the one that torch was
+    built with, torch rejects that toolkit. Check by hand: run `python -c "from
+    torch.utils.cpp_extension import CUDA_HOME; print(CUDA_HOME)"`.
 
     Look-alikes: if no toolkit is installed anywhere, the cause is toolkit-missing. If none of the
     installed toolkits has torch's CUDA major version, the cause is toolkit-torch-mismatch.
@@ -161,7 +161,7 @@ def host_compiler_unsupported(m: Machine, kb: Knowledge) -> Answer:
     unsupported compiler only if something on this machine needs to compile CUDA code. An older g++
     can be installed alongside the current one.
 
-    torch passes CC to nvcc with -ccbin, and then nvcc ignores NVCC_CCBIN.
+    torch passes CC to nvcc with -ccbin, which makes nvcc ignore NVCC_CCBIN.
 
     Fix: install an older g++ and point CC, CXX and NVCC_CCBIN to it. Use
     -allow-unsupported-compiler only as a last resort, because the compiled code may be wrong.

@@ -290,7 +290,7 @@ def _joined(name: str, ends: list[End]) -> Stage:
         ranks = [f"rank {end.rank}: " if end.rank is not None else "" for end in bad[:4]]
         detail = "; ".join(rank + end.detail for rank, end in zip(ranks, bad, strict=False))
     if status == "passed" and len({end.figures.get("digest") for end in ends}) > 1:
-        status, detail = "failed", "the gradients of the ranks are not equal"
+        status, detail = "failed", "the gradients are not equal across ranks"
     return Stage(
         name=name,
         status=status,

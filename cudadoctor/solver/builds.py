@@ -137,7 +137,7 @@ def nearest_release(case: Case) -> tuple[Alternative, ...]:
         of_it = tuple(build for build in case.builds if build.torch == torch)
         if build := newest(of_it, case, desperate=desperate):
             same = torch.release[:2] == wanted.release[:2]
-            change = "From that minor release" if same else "As the closest alternative"
+            change = "In that minor release series" if same else "As the closest alternative"
             return (fitting("release", change, build),)
     return ()
 
@@ -242,7 +242,7 @@ def _conda(case: Case) -> Alternative | None:
         return None
     text = f"conda-forge's torch {torch} with CUDA {cuda} supports all GPUs in this machine."
     if old := ", ".join(str(gpu) for gpu in case.capabilities if gpu < _OLDEST_FOR_CUDNN):
-        text += f" The build's cuDNN may no longer support compute capability {old}."
+        text += f" That build's cuDNN may no longer support compute capability {old}."
     return Alternative(kind="conda", text=text, build=None, cuda=cuda)
 
 

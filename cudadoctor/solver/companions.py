@@ -216,7 +216,7 @@ def _triton_windows(q: Question) -> Fate:
     if not q.changes:
         return q.stays()
     text = (
-        f"{q.name} will be removed: there is no known release for torch {q.build.torch}, and "
+        f"{q.name} will be removed, because there is no known release for torch {q.build.torch}; "
         "torch.compile does not work without it."
     )
     return Fate(leaves=True, note=text)
@@ -470,24 +470,25 @@ def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[s
     """Lines of the project's files that ask for another release; its own tool rewrites them."""
     releases: dict[str, OptStr] = {"torch": str(build.torch), **companions_for(build, m, kb)}
     for file, asked in () if m.python.project_tool else unmet(m, releases):
-        yield f"{file.name} requires {asked.name}{asked.specifier}: change that line as well."
+        wanted = f"{asked.name}{asked.specifier}"
+        yield f"{file.name} requires {wanted}: change that requirement as well."
 
 
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iterator[str]:
     """A sentence for each thing to know first. lost: companions that have no release for it."""
     for name in lost:
         paired = {"torchvision": build.torchvision, "torchaudio": build.torchaudio}.get(name)
-        away = "it is removed" if m.package(name) else "it is left out"
+        away = "removed" if m.package(name) else "left out"
         if name == "torchaudio" and build.cuda and build.torch > Version(LAST_AUDIO):
             yield (
-                f"torchaudio ended with {LAST_AUDIO}, which has no wheel for this Python with "
-                f"CUDA {build.cuda}, so {away}."
+                f"The last torchaudio release, {LAST_AUDIO}, has no wheel for this Python with "
+                f"CUDA {build.cuda}, so torchaudio is {away}."
             )
         elif paired is None:
-            yield f"{name} has no release for torch {build.torch}, so {away}."
+            yield f"{name} has no release for torch {build.torch}, so it is {away}."
         else:
             python = f"{m.python.version}{'t' if m.python.free_threaded else ''}"
-            yield f"No wheel of {name} {paired} for Python {python} is known, so {away}."
+            yield f"No wheel of {name} {paired} for Python {python} is known, so it is {away}."
     yield from _broken_extensions(build, m, kb)
     yield from _lines_to_change(build, m, kb)
     if build.cuda is None:

@@ -323,7 +323,7 @@ def platform_blocker(machine: Machine) -> OptStr:
         return f"torch has no wheels for {here.system} on {here.machine}"
     if python.implementation not in (None, "CPython", "cpython"):
         return f"torch has wheels for CPython, not for {python.implementation}"
-    return "torch has no wheels for a 32-bit Python" if python.bits == 32 else None
+    return "torch has no wheels for 32-bit Python" if python.bits == 32 else None
 
 
 def demand_of(machine: Machine, knowledge: Knowledge) -> Demand:

@@ -45,7 +45,7 @@ def why_this(build: TorchBuild, case: Case) -> Iterator[str]:
     if waiting is not None:
         yield waiting
     if build.archs_uncertain:
-        yield "The build's list of architectures comes from build scripts, not from the wheel."
+        yield "This build's list of architectures comes from build scripts, not from the wheel."
     if case.python is None:
         yield f"The Python version is unknown; this build has {_pythons(build)}."
     python = case.machine.python.version
@@ -61,7 +61,7 @@ def without_cudnn(build: TorchBuild, demand: Demand) -> OptStr:
     if not lost:
         return None
     refused = f"The cuDNN in this build does not support compute capability {lost}"
-    off = "set torch.backends.cudnn.enabled = False to run convolutions without it"
+    off = "set torch.backends.cudnn.enabled = False to run convolutions without cuDNN"
     return f"{refused}: {off}."
 
 
@@ -156,8 +156,8 @@ def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
     newer = bool(own and cuda > own and cuda.major == own.major)
     if newer:
         yield (
-            f"A {build.variant} build runs on your CUDA {own} driver: any CUDA {cuda.major} build "
-            "does."
+            f"A {build.variant} build runs on your CUDA {own} driver, as does any CUDA "
+            f"{cuda.major} build."
         )
     yield f"This build has code for compute capability {', '.join(codes)}."
     if drive.decides or floor is None or drive.version is None:
@@ -168,7 +168,7 @@ def _hardware(build: TorchBuild, cuda: Version, case: Case) -> Iterator[str]:
         yield f"Your driver cannot load PTX compiled with CUDA {cuda}."
     if slow := ", ".join(map(str, on_ptx(build, case))):
         yield (
-            f"GPUs with compute capability {slow} run PTX: the driver compiles the kernels at "
+            f"GPUs with compute capability {slow} run PTX: the driver compiles the kernels on "
             "first use, which takes minutes, and caches them in ~/.nv/ComputeCache "
             "(CUDA_CACHE_MAXSIZE sets the cache size)."
         )
@@ -219,7 +219,7 @@ def why_none(case: Case) -> Iterator[str]:
     if case.drive.supposed and some:
         yield case.drive.supposed
     if len(case.asked) < len(case.builds):
-        yield f"You asked only for torch {case.keep}."
+        yield f"You asked for torch {case.keep} only."
     if some and any(build.variant == "cpu" for build in case.builds):
         yield "The CPU build would run, but without using the GPU."
 
@@ -236,7 +236,7 @@ def rejections(chosen: TorchBuild, case: Case) -> tuple[Rejection, ...]:
         build for build in since if build.variant not in same or build.torch > chosen.torch
     )
     better = "the default for this platform" if chosen.default else "preferred"
-    too = f"It would also work; {chosen.variant} is {better}."
+    too = f"It would also work, but {chosen.variant} is {better}."
     texts = {
         variant: [_against(build, case, too if build in case.asked else None)]
         for variant, build in same.items()
@@ -283,7 +283,7 @@ def _announced(chosen: TorchBuild, case: Case) -> OptStr:
         return None
     names = [build.variant for build in waiting if build.torch == waiting[0].torch]
     which = f"torch {waiting[0].torch} ({' and '.join(names)})"
-    return f"{which} has been announced, but there is no known published wheel."
+    return f"{which} has been announced, but no wheel is known to have been published."
 
 
 def _newest_of_each(builds: Iterable[TorchBuild]) -> dict[str, TorchBuild]:
@@ -340,8 +340,8 @@ def _lost(build: TorchBuild, free: TorchBuild, case: Case) -> Iterator[str]:
     slow = [str(gpu) for gpu in on_ptx(build, case) if gpu not in on_ptx(free, case)]
     if slow and build.cuda is not None:
         yield (
-            f"You give up native code: compute capability {', '.join(slow)} falls back to PTX, "
-            f"while torch {_label(free)} has native code for it."
+            f"You give up native code: GPUs with compute capability {', '.join(slow)} fall back "
+            f"to PTX, while torch {_label(free)} has native code for them."
         )
     installed = {package.name for package in case.machine.packages or ()}
     for name in (*_ALWAYS, *(name for name in _WHERE_INSTALLED if name in installed)):

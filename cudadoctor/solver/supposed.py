@@ -58,7 +58,7 @@ def supposed(machine: Machine, knowledge: Knowledge) -> Supposed:
         if knowledge.is_usual(models[0]):
             chips = chips[:1]
             said.append(
-                f"{models[0].name} is a name of several chips; this recommendation assumes the "
+                f"{models[0].name} is the name of several chips; this recommendation assumes the "
                 f"most common one (compute capability {models[0].capability})."
             )
         else:
@@ -76,8 +76,8 @@ _MOST = 8
 def _several(chips: list[GpuModel]) -> str:
     numbers = listed([str(chip.capability) for chip in sorted(chips, key=lambda c: c.capability)])
     return (
-        f"{chips[0].name} is a name of several chips (compute capability {numbers}), which need "
-        "different builds."
+        f"{chips[0].name} is the name of several chips (compute capability {numbers}), which "
+        "need different builds."
     )
 
 
@@ -95,5 +95,8 @@ def unlisted(machine: Machine, knowledge: Knowledge) -> str:
             return f"The compute capability of the {name} is unknown."
     for device in () if machine.gpus else nvidia_devices(machine):
         if not knowledge.gpus_by_pci(device.device_id):
-            return f"The NVIDIA GPU at {device.address} is unknown (device {device.device_id})."
+            return (
+                f"The NVIDIA GPU at {device.address} is an unknown model (device "
+                f"{device.device_id})."
+            )
     return "cudadoctor could not determine which NVIDIA GPU this machine has, if any."

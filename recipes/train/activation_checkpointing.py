@@ -26,9 +26,9 @@ Troubleshooting:
   something that changed after the forward pass (a counter, a cache, the time). Make the block a
   pure function of its inputs.
 - With dropout, activation checkpointing changes the loss: either preserve_rng_state is False, or
-  the dropout layer uses its own random generator. If the layer uses PyTorch's default generator and
-  preserve_rng_state is True (the default), the recomputation uses the same dropout masks as the
-  original forward pass.
+  the dropout layer uses its own random number generator. If the layer uses PyTorch's default
+  generator and preserve_rng_state is True (the default), the recomputation uses the same dropout
+  masks as the original forward pass.
 - Activation checkpointing needs no extra code under autocast: the recomputation uses the same
   autocast settings as the original forward pass. To verify this, run the script with --bf16.
 - With activation checkpointing, BatchNorm updates its running statistics twice per step: once in

@@ -13,8 +13,8 @@ process takes more time than the workers save. Each worker needs memory and take
 there are more workers than CPU cores, the workers slow each other down, and also slow down a model
 that trains on the CPU.
 
-How to check: measure how much of the total time training spends waiting for batches. If this share
-is near zero, the DataLoader does not need tuning.
+How to check: measure what share of the total time is spent waiting for batches. If this share is
+near zero, the DataLoader does not need tuning.
 
 Troubleshooting:
 - "Cannot re-initialize CUDA in forked subprocess": the Dataset uses CUDA in a worker process. Load
@@ -38,7 +38,7 @@ Troubleshooting:
   persistent workers: the loader draws worker seeds from its generator only once instead of in every
   epoch. Give the sampler its own generator.
 - Random augmentation gives different results if you change the number of DataLoader workers: each
-  worker has its own random generator. Use a separate seed for each sample.
+  worker has its own random number generator. Use a separate seed for each sample.
 """
 
 from __future__ import annotations

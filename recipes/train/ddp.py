@@ -1,6 +1,6 @@
 """DistributedDataParallel (DDP): one process per GPU, each training on part of every batch.
 
-What it does: under DDP, every process has a full copy of the model and computes its part of the
+What it does: under DDP, every process has a full copy of the model and processes its part of the
 batch. While backward() is still computing, DDP averages the gradients across processes, so all
 copies of the model stay identical. Start the script with one of these commands:
     python ddp.py                       # on all GPUs, or with two processes on a CPU

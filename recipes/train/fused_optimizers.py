@@ -5,7 +5,7 @@ small operations per tensor; foreach=True groups the tensors into a few operatio
 the whole update in one pass over memory. The default is foreach on CUDA and the for-loop on a CPU.
 
 When it helps: the model has many parameter tensors (as transformers do) and the batches are small,
-so the optimizer takes a large part of each step. fused=True also works on CPUs (Adam, AdamW and
+so the optimizer takes up a large part of each step. fused=True also works on CPUs (Adam, AdamW and
 SGD; torch 2.4 and newer). With a GradScaler, the fused kernel itself divides the gradients by the
 loss scale and skips the update if they overflow, so the host does not have to wait.
 

@@ -8,9 +8,9 @@ When it helps: the batch size that you want does not fit in memory, for example 
 chosen for a larger GPU. Gradient accumulation also lets several GPUs synchronize their gradients
 less often.
 
-When it hurts: training does not get faster, because the amount of arithmetic stays the same and is
-split into smaller passes. BatchNorm sees only micro-batches, so its statistics differ from those of
-the large batch.
+When it hurts: training does not get faster, because the same amount of arithmetic is merely split
+into smaller passes. BatchNorm sees only micro-batches, so its statistics differ from those of the
+large batch.
 
 How to check: compare training with micro-batches to training with the large batch. The losses must
 match, and the peak memory on a GPU should be lower with micro-batches.

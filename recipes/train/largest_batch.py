@@ -2,7 +2,7 @@
 
 What it does: the search runs two training steps with 1, 2, 4 ... samples until memory runs out, and
 then bisects to find the largest batch size that fits. After each failed attempt, the search frees
-the memory of that attempt. Batches larger than that size are then split and trained in parts.
+the memory of that attempt. Batches larger than the size found are then split and trained in parts.
 
 When it helps: you run the same script on GPUs with different amounts of memory, or the GPU has
 memory to spare.
@@ -20,9 +20,9 @@ Troubleshooting:
 - The batch size that the search finds is too large for training: the search must include backward()
   and a second step, because the optimizer state is in memory only from the second step on. Train
   with 90% of the batch size that the search finds.
-- "1.50 GiB is reserved by PyTorch but unallocated": the memory is fragmented because many different
-  sizes were allocated. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before you start
-  Python, and call torch.cuda.empty_cache() after a failed attempt.
+- "1.50 GiB is reserved by PyTorch but unallocated": the memory is fragmented because blocks of many
+  different sizes were allocated. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before you
+  start Python, and call torch.cuda.empty_cache() after a failed attempt.
 - On Windows, training gets slow instead of running out of memory: turn off the "CUDA - Sysmem
   Fallback Policy" setting in the NVIDIA Control Panel.
 - The batch-size search changes the weights of the model: run the search on a copy of the model.

@@ -1,6 +1,6 @@
 """Colab, Kaggle and cloud images: keep the installed torch, and survive the end of a session.
 
-What it does: this script prints the notebook service or image in which it runs, the preinstalled
+What it does: this script prints which notebook service or image it is running in, the preinstalled
 packages and the recommended steps, but changes nothing. It recommends a constraints file, which
 keeps pip from replacing a working torch, and a folder in which checkpoints persist.
 
@@ -20,8 +20,8 @@ Troubleshooting:
 - "no kernel image is available for execution on the device" on Kaggle: the session has a P100,
   which the installed torch was not built for. Select the T4 instead.
 - "Temporary failure in name resolution" when pip runs on Kaggle: turn on Settings > Internet.
-- "No module named 'torch'" in an AWS, Google Cloud or Azure image: torch is in an environment that
-  the login message names. Activate that environment first.
+- "No module named 'torch'" in an AWS, Google Cloud or Azure image: torch is in the environment
+  named in the login message. Activate that environment first.
 - Files on the disk of an AWS, Google Cloud or Azure VM persist, unlike files in a hosted notebook
   session.
 - Your code mistakes Kaggle for Colab: Kaggle's image is based on Colab's image. Check for Kaggle

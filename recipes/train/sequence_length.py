@@ -14,8 +14,8 @@ the lengths of your own texts, use your tokenizer:
     lengths = [len(ids) for ids in tokenizer(texts, truncation=False)["input_ids"]]
 
 Troubleshooting:
-- The output of the model depends on the padding: mask padding tokens in attention, leave them out
-  of means, and set their labels to -100.
+- The output of the model depends on the padding: mask padding tokens in attention, exclude them
+  from averages, and set their labels to -100.
 - "Token indices sequence length is longer than the specified maximum sequence length", then "index
   out of range in self" or "device-side assert triggered": pass truncation=True and max_length=...
   to the tokenizer.

@@ -13,8 +13,8 @@ When it hurts: the teacher must be trained and run first, which costs time befor
 any. A student that is too small for the task performs poorly even with a good teacher. Students
 also inherit the teacher's errors.
 
-How to check: compare the number of parameters, the time per step and the accuracy of teacher and
-student.
+How to check: compare the number of parameters, the time per step and the accuracy of the teacher
+and the student.
 
 Troubleshooting:
 - The student is no better than a model of the same size trained without a teacher: always train
@@ -26,8 +26,8 @@ Troubleshooting:
 - The teacher changes during training, or memory use doubles: call teacher.eval() and
   teacher.requires_grad_(False), and run the teacher under torch.no_grad(). In train mode, dropout
   makes the teacher a different model for every batch.
-- The teacher's share of the loss shrinks as the softmax temperature rises: multiply the teacher's
-  loss by the square of the temperature.
+- The teacher's share of the loss shrinks as the softmax temperature rises: multiply that part of
+  the loss by the square of the temperature.
 - The teacher is slow: if you do not augment the data, run the teacher once per sample and store its
   output.
 """

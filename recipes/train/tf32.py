@@ -14,10 +14,10 @@ When it hurts: computations that need more than three decimal digits become inac
 matrix inverses, distances computed from products, long recurrences. Under autocast,
 set_float32_matmul_precision() affects only operations that stay in fp32.
 
-How to check: compare a matrix multiplication with its float64 result, as this script does. Reading
-back torch's precision settings proves nothing, because they exist on all hardware, even where they
-have no effect. The default precision is "highest", or "high" if TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1
-is set, as in NVIDIA's containers.
+How to check: compare the result of a matrix multiplication with the float64 result, as this script
+does. Reading back torch's precision settings proves nothing, because they exist on all hardware,
+even where they have no effect. The default precision is "highest", or "high" if
+TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 is set, as in NVIDIA's containers.
 
 Troubleshooting:
 - "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider

@@ -5,7 +5,7 @@ kernels for these graphs and their backward pass, in Triton on a GPU and in C++ 
 steps are slow, because they compile the model.
 
 When it helps: the model runs many small operations in a row, and the shapes stay the same for
-thousands of steps. The mode "reduce-overhead" adds CUDA graphs, which help with small batches;
+thousands of steps. The "reduce-overhead" mode adds CUDA graphs, which help with small batches;
 "max-autotune" tries many kernels, so compilation takes longer.
 
 When it hurts: in short runs, the time saved never makes up for the compile time, and shapes that

@@ -9,7 +9,7 @@ When it helps: the model does not fit on the GPU with DDP, and your code already
 the lowest stage at which the model fits, and offload only if it does not fit at any stage.
 
 When it hurts: small models do not benefit from DeepSpeed, and stage 3 performs poorly over slow
-links. FSDP2 can do most of what DeepSpeed does and does not need a compiler.
+links. FSDP2 can do most of what DeepSpeed does, and it needs no compiler.
 
 How to check: run `ds_report`, which shows the operators that can be built and the CUDA versions of
 nvcc and torch.

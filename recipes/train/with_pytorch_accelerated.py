@@ -23,8 +23,8 @@ Troubleshooting:
   scheduler itself. Pass train() a create_scheduler_fn that takes the optimizer and returns a
   scheduler. Trainer calls scheduler.step() after every training step.
 - With TrainerWithTimmScheduler, the learning rate never changes: the trainer calls
-  scheduler.step_update() after every training step, but scheduler.step() only after the evaluation
-  of an epoch. Pass an eval_dataset.
+  scheduler.step_update() after every training step, but scheduler.step() only after each epoch's
+  evaluation. Pass an eval_dataset.
 - pytorch-accelerated's gradient_clip_value clips each gradient value, as clip_grad_value_() does;
   it does not limit the norm.
 - With pytorch-accelerated, if the loss uses several model outputs or a batch is a dictionary,

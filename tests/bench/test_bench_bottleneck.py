@@ -31,7 +31,7 @@ def test_a_gpu_that_stands_still_waits_for_the_host() -> None:
 def test_copies_that_are_waited_for_are_not_blamed_on_the_host_alone() -> None:
     """What is measured of the GPU leaves them out: the figures cannot tell them apart."""
     assert (
-        "waiting for the CPU or for memory copies"
+        "waiting for the CPU or for data copies"
         in judge(step_s=0.02, wait_s=0.0, device_s=0.01, peaks=PEAKS).why
     )
 

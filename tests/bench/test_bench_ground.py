@@ -138,8 +138,8 @@ def test_a_variable_that_falsifies_is_told() -> None:
     changed = {"environment": ["CUDA_LAUNCH_BLOCKING=1", "TORCHDYNAMO_DISABLE=1"]}
     on_a_gpu = command.place_of(look("NVIDIA H200") | changed, None, None)
     assert on_a_gpu.notes == (
-        "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, so all results are "
-        "slower than normal",
+        "CUDA_LAUNCH_BLOCKING=1 is set: every operation waits for the GPU, so all measured "
+        "speeds are lower than normal",
         "TORCHDYNAMO_DISABLE=1 is set: torch.compile does nothing, so its results are meaningless",
     )
     on_a_cpu = command.place_of(look() | changed, None, None)

@@ -101,7 +101,7 @@ def test_what_failed_says_why() -> None:
 
 
 def test_what_the_time_ended_did_not_fail() -> None:
-    lost = Measured(config=config("cnn", "compile"), error=f"{judging.OVER} while it was starting")
+    lost = Measured(config=config("cnn", "compile"), error=f"{judging.OVER} during startup")
     assert judged(measured(0.1), lost) == "not-here"
 
 

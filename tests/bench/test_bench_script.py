@@ -180,7 +180,7 @@ def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None
     if "is not known: GPU utilization is unknown" not in ran.stderr:
         pytest.skip("NVML answers here")
     text = " ".join(ran.stderr.split())
-    assert "the processes point to one thread of the main process" in text
+    assert "the process data points to one thread of the main process" in text
     assert "GPU figures are not known" in text
     assert "recipes/train/" in text
 

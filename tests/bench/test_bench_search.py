@@ -297,7 +297,7 @@ class Clock:
 
 
 def cut_off(candidate: Measured) -> Measured:
-    return msgspec.structs.replace(candidate, rounds=(), error=f"{NO_TIME} while it was starting")
+    return msgspec.structs.replace(candidate, rounds=(), error=f"{NO_TIME} during startup")
 
 
 REAL = product(
@@ -390,9 +390,7 @@ def test_a_best_that_could_not_be_measured_again_stays_unproven() -> None:
     assert found.best == ("amp-bf16", "sdpa")
     assert found.best_gain is None
     assert found.unproven is not None
-    assert (
-        found.unproven.why == "not measured again: the time limit was reached while it was starting"
-    )
+    assert found.unproven.why == "not measured again: the time limit was reached during startup"
     assert found.unproven.technique == "amp-bf16 + sdpa, against amp-bf16"
     assert found.unproven.ratio == pytest.approx(1.2, rel=0.01)
     assert found.ended

@@ -116,8 +116,8 @@ def test_a_best_that_was_not_proven_says_so_and_multiplies_nothing() -> None:
     )
     workload = msgspec.structs.replace(decoder(), best_gain=None, unproven=found)
     sentence = (
-        "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), against amp-bf16, measured during the "
-        "search; not measured again: the time limit was reached"
+        "amp-bf16 + compile: 1.31x faster (1.28 to 1.34), relative to amp-bf16, measured during"
+        " the search; not measured again: the time limit was reached"
     )
     assert page.best(workload) == sentence
     assert sentence in " ".join(shown(with_workload(workload), 100).split())
@@ -140,7 +140,7 @@ def test_a_best_that_the_proof_denied_is_told() -> None:
     denied = gain("amp-bf16 + compile", 1.0, 0.98, 1.02)
     workload = msgspec.structs.replace(decoder(), best=(), best_gain=denied)
     assert page.best(workload) == (
-        "none: amp-bf16 + compile was not confirmed when measured again: "
+        "none: the gain from amp-bf16 + compile was not confirmed when measured again: "
         "no difference (0.98 to 1.02)"
     )
 

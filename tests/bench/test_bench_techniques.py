@@ -92,7 +92,7 @@ def test_without_tensor_cores_for_bf16_half_precision_comes_early() -> None:
 
 
 def test_medium_precision_of_products_is_no_technique_of_a_gpu() -> None:
-    assert "same as tf32" in why_not("matmul-precision", H200)
+    assert "same thing as tf32" in why_not("matmul-precision", H200)
     assert why_not("matmul-precision", CPU) == ""
 
 

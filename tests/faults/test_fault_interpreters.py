@@ -128,8 +128,8 @@ def test_an_environment_whose_base_is_gone_is_to_be_made_anew(tmp_path: Path) ->
     found = ran("--fast", "--python", str(venv))
     assert found.returncode == 2
     assert (
-        "is a link to a Python executable that no longer exists; recreate that environment"
-        in found.stderr
+        "is a link to a Python executable that no longer exists; recreate the environment that it "
+        "belongs to" in found.stderr
     )
 
 

@@ -297,7 +297,9 @@ def test_the_placeholder_is_the_readers_variable(
     monkeypatch.setenv("SAID", str(tmp_path / "said"))
     monkeypatch.delenv("PYTHON", raising=False)
     text = written(step(commands=(("$PYTHON", "-m", "pip"),)), python="$PYTHON")
-    assert "# The Python to repair. To repair one other than python3, set PYTHON first." in text
+    assert (
+        "# The Python to repair. To repair a Python other than python3, set PYTHON first." in text
+    )
     own, usual = str(stub(tmp_path / "sp ace")), tmp_path / "bin"
     usual.mkdir()
     (usual / "python3").symlink_to(own)

@@ -149,7 +149,7 @@ def test_a_variable_of_the_shell_is_told_with_its_line_and_why_it_is_left() -> N
     result = judged(step("v", commands=(), variables={"LD_PRELOAD": None}, risk=Risk.PROCESS))
     lines = shown(result)
     assert "      unset LD_PRELOAD" in lines
-    assert "Run this in your shell; cudadoctor cannot set your shell's variables:" in lines
+    assert "cudadoctor cannot set your shell's variables, so run this in your shell:" in lines
     assert what_remains(result, chosen(result.plan)).endswith("run: cudadoctor check")
 
 
@@ -171,7 +171,7 @@ def test_what_is_left_to_the_user_is_told_with_the_line_to_type(
     ("before", "after", "told"),
     [
         ("", "", None),
-        ("", "a b", "The training step passes 2 of 2 stages (before: did not run)."),
+        ("", "a b", "The training step passes 2 of 2 stages (before: it did not run)."),
         ("-a", "a b", "The training step passes 2 of 2 stages (before: 0 of 1)."),
         ("a -b", "a -b", "The training step passes 1 of 2 stages (before: 1 of 2)."),
     ],

@@ -89,7 +89,7 @@ I updated yesterday.
         ("WSL does not reach the GPU.", "wsl-setup", "broken"),
         ("Probably: WSL does not reach the GPU.", "wsl-setup", "broken"),
         ("Possibly: WSL does not reach the GPU.", "wsl-setup", "undecided"),
-        ("Not enough information to decide. Most likely: WSL.", "wsl-setup", "undecided"),
+        ("Not enough information for a diagnosis. Most likely: WSL.", "wsl-setup", "undecided"),
     ],
 )
 def test_the_answer_says_how_sure_a_pasted_cause_is(

@@ -121,6 +121,6 @@ def test_a_command_of_a_cure_is_one_that_a_document_may_lead_to() -> None:
 def test_a_cure_with_a_shell_s_own_signs_stays_a_sentence() -> None:
     (way,) = cures("x", "Look at it: `lspci | grep -i nvidia`. Then go on.", foreign(EMPTY), load())
     assert (way.title, way.commands) == ("Look at it", ())
-    assert way.manual == "`lspci | grep -i nvidia`. Then go on."
+    assert way.manual == "Run `lspci | grep -i nvidia`. Then go on."
     (way,) = cures("x", "Do it: `sudo a b`, then `sudo c`. Wait.", foreign(EMPTY), load())
     assert (way.commands, way.needs_root, way.note) == ((("a", "b"), ("c",)), True, "Wait.")

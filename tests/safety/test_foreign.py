@@ -196,7 +196,7 @@ def test_the_index_of_a_company_is_named_in_a_comment_only() -> None:
     assert lines
     assert all(line.startswith("#") for line in lines)
     shown = markdown.report(pipeline.report(judged))
-    assert "does not use a package index" in shown
+    assert "does not use the package index in the saved report" in shown
 
 
 def test_a_step_that_needs_a_word_of_the_document_is_left_to_be_done_by_hand() -> None:

@@ -38,7 +38,7 @@ def ran(device: str, *statuses: str, ended: str | None = None) -> Machine:
         (
             ran("cpu", "passed"),
             "Training step on the CPU: 1 of 1 stages passed.",
-            "On the CPU, the training step shows that torch works but does not test a GPU.",
+            "On the CPU, the training step shows that torch works, but it does not test a GPU.",
         ),
         (
             ran("cpu", "failed"),

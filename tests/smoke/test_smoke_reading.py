@@ -135,7 +135,7 @@ def test_ranks_with_unequal_gradients_fail_though_each_has_passed() -> None:
         end("ddp", "passed", rank=1, figures={"digest": "ab"}),
     )
     ddp = next(stage for stage in smoke_of(Ran(code=0, stdout=out)).stages if stage.name == "ddp")
-    assert (ddp.status, ddp.detail) == ("failed", "the gradients of the ranks are not equal")
+    assert (ddp.status, ddp.detail) == ("failed", "the gradients are not equal across ranks")
 
 
 def test_the_rank_that_was_killed_is_named_before_those_that_suffered() -> None:

@@ -386,9 +386,9 @@ def test_a_file_of_the_project_is_a_demand_like_a_package() -> None:
     m = holding(**ON_2_6, python={"files": asked})
     first = remedies.install_torch(m, KB)[0]
     assert change_of(first).install[0] == "torch==2.7.1"
-    assert "requirements.txt requires torch==2.6.0: change that line" in (first.note or "")
+    assert "requirements.txt requires torch==2.6.0: change that requirement" in (first.note or "")
     owned = holding(**ON_2_6, python={"files": asked, "project_tool": "uv", "project": "/home/p"})
-    assert "change that line" not in (remedies.install_torch(owned, KB)[0].note or "")
+    assert "change that requirement" not in (remedies.install_torch(owned, KB)[0].note or "")
 
 
 def test_an_empty_environment_gets_the_newest_that_its_project_allows() -> None:

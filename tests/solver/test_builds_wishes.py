@@ -123,7 +123,7 @@ def test_a_wish_that_cannot_be_names_the_nearest_release_and_runs_nothing() -> N
     found = planned(machine(), "2.6.1")
     (step,) = found.steps
     assert step.commands == ()
-    assert "From that minor release, you can use torch 2.6.0 cu124." in (step.manual or "")
+    assert "In that minor release series, you can use torch 2.6.0 cu124." in (step.manual or "")
 
 
 def test_a_wish_that_the_driver_forbids_has_the_driver_as_its_alternative() -> None:

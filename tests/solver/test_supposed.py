@@ -104,8 +104,8 @@ def test_a_name_of_two_equally_common_chips_is_refused_with_the_command_that_tel
     choice = best_build(machine("GeForce GTX 860M"), KB)
     assert choice.build is None
     assert choice.why == (
-        "GeForce GTX 860M is a name of several chips (compute capability 3.0 and 5.0), which need "
-        "different builds.",
+        "GeForce GTX 860M is the name of several chips (compute capability 3.0 and 5.0), which "
+        "need different builds.",
     )
     assert choice.asks == ASK_GPU
 
@@ -123,7 +123,7 @@ def test_an_unlisted_gpu_is_refused_by_its_name(name: str) -> None:
 def test_an_unlisted_device_on_the_bus_is_refused_by_its_number() -> None:
     device = PciGpu(address="0000:01:00.0", vendor="nvidia", device_id="ffff")
     choice = best_build(replace(machine("x"), gpus=(), pci=(device,)), KB)
-    assert choice.why == ("The NVIDIA GPU at 0000:01:00.0 is unknown (device ffff).",)
+    assert choice.why == ("The NVIDIA GPU at 0000:01:00.0 is an unknown model (device ffff).",)
 
 
 REPORT = """Operating System: Ubuntu 22.04

@@ -67,7 +67,9 @@ def run(words: Strings, asked: Options) -> int:
         try:
             sampler = Sampler(script.pid)
         except OSError as error:
-            _to_stderr(f"cudadoctor: running your script without measuring it: {error.strerror}\n")
+            _to_stderr(
+                f"cudadoctor: running your script without taking measurements: {error.strerror}\n"
+            )
             return exit_code(script.wait())
         code = None
         with suppress(TimeoutExpired):

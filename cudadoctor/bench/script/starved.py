@@ -314,7 +314,7 @@ def judge(figures: Figures) -> Starved:
     if figures.ticks < LEAST_TICKS or figures.judged_s < LEAST_S:
         why = "the script ended too soon to be measured"
         if figures.no_process_figures and figures.no_gpu_figures:
-            why = "neither the processes nor the GPU can be measured on this system"
+            why = "neither the processes nor the GPU can be monitored on this system"
     elif (busy := _busy(figures)) is None:
         why = "GPU utilization is unknown"
         if figures.no_gpu_figures and not figures.gpus_by:
@@ -373,7 +373,7 @@ def _at_its_limit(figures: Figures, busy: Amount = None) -> OptStr:
 
 OF_GPU = (
     ("busy", 0, "busy {:.0%} of the time"),
-    ("memory", 0, "memory up to {:.0%} used"),
+    ("memory", 0, "up to {:.0%} of memory used"),
     ("power", 0, "power at {:.0%} of its limit"),
     ("pcie", 0, "PCIe at {:.0%} of the link's capacity"),
     ("capped", 1e-9, "at its power limit {:.0%} of the time"),
@@ -425,7 +425,7 @@ def _notes(figures: Figures) -> Strings:
         (no_processes, f"per-process usage is unknown: {no_processes}"),
         (
             figures.gpus_by == "all",
-            "the script's GPUs could not be determined, so all GPUs are shown",
+            "could not determine which GPUs the script used, so all GPUs are shown",
         ),
         (
             any(gpu.busy is not None for gpu in figures.gpus),
@@ -464,7 +464,7 @@ class ScriptReport(Struct, frozen=True, kw_only=True):
         by, likely = self.starved.by, self.starved.likely
         known = "the GPU is well utilized" if by == "not starved" else f"bottleneck: {by}"
         text = "bottleneck unknown" if by == UNKNOWN else known
-        points = f"; the processes point to {likely}" if likely else ""
+        points = f"; the process data points to {likely}" if likely else ""
         return f"{text}, because {self.starved.why}{points}"
 
 

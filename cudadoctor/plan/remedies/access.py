@@ -144,7 +144,7 @@ _PLUGIN = (
     "`kubectl describe nodes` must list nvidia.com/gpu. If it does not, the cluster "
     "administrator has to install NVIDIA's GPU Operator or device plugin."
 )
-_WITH_COMPOSE = " With Compose, add the lines for compose.yaml to your service."
+_WITH_COMPOSE = " With Compose, add the lines shown for compose.yaml to your service."
 _DESKTOP = "Docker Desktop needs no further setup: its WSL 2 backend passes the GPU through."
 
 
@@ -308,14 +308,14 @@ def larger_shm(m: Machine) -> Remedies:
             needs_root=True,
             edits=(Edit(file="/etc/fstab", what="tmpfs /dev/shm tmpfs defaults,size=8G 0 0"),),
             commands=(("mount", "-o", "remount,size=8G", "/dev/shm"),),
-            note="The command takes effect only until the next reboot; the line in /etc/fstab "
+            note="The command's effect lasts only until the next reboot; the line in /etc/fstab "
             "makes the change permanent.",
         ),
     )
 
 
 _SAME_SHELL = (
-    "Start your program from the same shell. In a batch job, add this command to the job script."
+    "Start your program from the same shell. For a batch job, add this command to the job script."
 )
 _HARD = (
     "If the shell rejects the new limit, the hard limit is lower; raise the limit permanently "
@@ -514,7 +514,7 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
         risk=Risk.PROCESS,
         needs_root=known,
         commands=(("fuser", "-v", *nodes),) if known else (("nvidia-smi",),),
-        note="If the command lists no process, a crashed process left the memory allocated: "
+        note="If the command lists no processes, a crashed process left the memory allocated: "
         "reboot, or reset the GPU while nothing is using it.",
     )
 
@@ -566,8 +566,9 @@ _KERNEL_LINE: dict[str, tuple[tuple[str, str], str]] = {
 }
 """How an option gets onto the kernel's command line, by distribution: file and line, command."""
 _PROXMOX = (
-    "If /etc/kernel/cmdline exists, this host starts with systemd-boot: instead, add {option} to "
-    "the end of the line in that file, run `sudo proxmox-boot-tool refresh` and reboot."
+    "If /etc/kernel/cmdline exists, this host boots with systemd-boot. In that case, add "
+    "{option} to the end of the line in that file instead, run `sudo proxmox-boot-tool refresh` "
+    "and reboot."
 )
 _REBUILD = (
     "Add the line below to /etc/nixos/configuration.nix, then run `nixos-rebuild switch` as root."
@@ -786,7 +787,7 @@ def _tested(m: Machine, run: str) -> Remedies:
     return (
         Remedy(
             id="grant-gpu",
-            title="Test GPU containers on the host, then start your container with the GPU",
+            title="Test a GPU container on the host, then start your own container with GPU access",
             where="container",
             risk=Risk.PROCESS,
             commands=((run, "run", "--rm", *flag.split(), image, "nvidia-smi"),),
@@ -1055,8 +1056,8 @@ def host_libraries(m: Machine) -> Remedies:
                     ("wget", "-O", file, page),
                     ("sh", file, "--silent", "--no-kernel-modules"),
                 ),
-                note="The host provides the kernel module, so its driver version decides. Repeat "
-                "this step after each driver update on the host.",
+                note="The host provides the kernel module, so its driver version is the one to "
+                "match. Repeat this step after each driver update on the host.",
             ),
         )
     if kind == "lxc" and kernel.endswith("-pve"):
@@ -1223,11 +1224,12 @@ def _labelled(m: Machine) -> Remedies:
         )
         return by_hand("device-label", "Allow the pod to use the GPU's device files", text, "admin")
     text = (
-        "To see what denies access, run `sudo dmesg | grep -i denied`. Run the program outside "
-        "its sandbox (snap, Flatpak), or change the sandbox profile to allow /dev/nvidia*."
+        "To see what is denying access, run `sudo dmesg | grep -i denied`. Run the program "
+        "outside its sandbox (snap, Flatpak), or change the sandbox profile to allow "
+        "/dev/nvidia*."
     )
     return by_hand(
-        "device-label", "Find out which security module denies access", text, keeper_of(m)
+        "device-label", "Find out which security module is denying access", text, keeper_of(m)
     )
 
 

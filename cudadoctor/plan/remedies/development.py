@@ -294,7 +294,7 @@ def _systems_compiler(m: Machine, limit: int) -> Remedies:
         missing = f"If /usr/bin/g++ does not exist, run `{command}` first."
     lasting = keep_setting(m)
     if toolset:
-        lasting = f"To make this permanent, remove the line that enables {name} from ~/.bashrc."
+        lasting = f"To make this permanent, delete the line in ~/.bashrc that enables {name}."
     (step,) = set_variables("system-compiler", title, _compilers("/usr/bin/gcc", "/usr/bin/g++"))
     return (replace(step, note=f"{missing} {lasting}"),)
 
@@ -360,7 +360,7 @@ def remove_conda_library(m: Machine, library: Library) -> Remedies:
         name = "libcudnn"
     if name is None:
         text = (
-            f"Find the package that owns {library.path} with `conda list`, then remove it with "
+            f"Use `conda list` to find the package that owns {library.path}, then remove it with "
             "conda."
         )
         return by_hand("remove-conda-library", title, text)

@@ -36,16 +36,16 @@ from cudadoctor.solver.fit import compat_lifts, has_virtual_gpu
 Reason = Literal["nouveau", "secure-boot", "not-built", "blacklisted", "modprobe"]
 
 _SECURE_BOOT = (
-    "Secure Boot is on. If the installer asks for a password, choose one. During the reboot, "
-    "select Enroll MOK on the blue MOK Manager screen and enter that password."
+    "Secure Boot is on. If the installer asks for a password, choose one. When the machine "
+    "reboots, select Enroll MOK on the blue MOK Manager screen and enter that password."
 )
 _RUN_FILE = (
     "No package owns the current libcuda: it was installed from a .run file and must be "
     "removed first."
 )
 _CLOUD = (
-    "You can skip these steps by using an image from your cloud provider with the driver "
-    "preinstalled."
+    "You can skip these steps by using one of your cloud provider's images that come with the "
+    "driver preinstalled."
 )
 _WINDOWS = (
     "Install the latest driver with the NVIDIA App or from nvidia.com/drivers. You do not need "
@@ -73,7 +73,8 @@ _SUPPORTED_UBUNTUS = ("22.04", "24.04", "26.04", "26.10")
 _LAST = "Branch {branch} is the last one that supports this GPU."
 _OPEN_ONLY = "This GPU works only with the open kernel modules."
 _OLDEST = (
-    "Branch {branch} is the oldest branch that meets the minimum version and still gets updates."
+    "Branch {branch} is the oldest branch that meets the minimum version requirement and "
+    "still gets updates."
 )
 _NO_UPDATES = "Branch {branch} no longer gets updates and does not build on the newest kernels."
 _SUPERSEDED_FROM = 580
@@ -122,7 +123,7 @@ def guest_driver(m: Machine) -> Remedies:
             needs_root=True,
             reboot=True,
             commands=tuple(commands),
-            note="Microsoft offers this driver for Azure's virtual machines with a vGPU. It "
+            note="Microsoft offers this driver for Azure virtual machines that have a vGPU. It "
             "includes the license.",
         ),
     )
@@ -156,7 +157,7 @@ def one_version(m: Machine, kb: Knowledge) -> Remedies:
     bounds = bounds._replace(open=bounds.open and driver.flavour != "proprietary")
     if side_of(m) == "linux" and (lagging := _aligned(m)):
         return lagging
-    words = ", with matching kernel module and libraries"
+    words = ", with a matching kernel module and libraries"
     return _driver("one-driver-version", m, bounds, _present(m, bounds, kb), words)
 
 
@@ -232,8 +233,8 @@ _BUILT_BY_DKMS = (
 )
 _OF_BRANCH = re.compile(r"-(\d{3})(?=-|$)")
 _HELD_BACK = (
-    "The lock keeps the next update from installing the newer libraries again. When SUSE releases "
-    "a matching kernel module, run `zypper removelock` with the same packages."
+    "The lock keeps the next update from installing the newer libraries again. When SUSE "
+    "releases a matching kernel module, run `zypper removelock` for the same packages."
 )
 _LOCKED = (
     "If dnf finds no update, check `dnf versionlock list` and the exclude= lines in dnf's "
@@ -881,7 +882,7 @@ def _boot_newer(m: Machine) -> Remedies:
     kernel = next(iter(_other_kernels(m)), "")
     if keeper_of(m) != "here" or _numbers(kernel) <= _numbers(m.platform.kernel or ""):
         return ()
-    title = f"Restart into kernel {kernel}, which has an NVIDIA module"
+    title = f"Reboot into kernel {kernel}, which has an NVIDIA module"
     return _root(m, "boot-newer-kernel", title, "systemctl reboot", reboot=True)
 
 
@@ -972,9 +973,9 @@ def _loaded(m: Machine, reason: Reason) -> Remedies:
 
 
 _MOK_OF_GUEST = (
-    "mokutil asks you for a new password. During the reboot, MOK Manager waits ten seconds for "
-    "this password on the serial console. If you cannot use the serial console, disable Secure "
-    "Boot for this virtual machine in your provider's settings."
+    "mokutil will ask you to choose a password. When the machine reboots, MOK Manager waits ten "
+    "seconds for this password on the serial console. If you cannot use the serial console, "
+    "disable Secure Boot for this virtual machine in your provider's settings."
 )
 _OF_DKMS = re.compile(r"nvidia-dkms-(\d{3}(?:-server)?(?:-open)?)$")
 _CLOUDS_KERNEL = re.compile(r"\d[\d.]+-\d+-(aws|azure|gcp|oracle)$")
@@ -1112,8 +1113,8 @@ def libcuda_away(m: Machine, path: str) -> Remedies:
     else:
         text = (
             "If a package owns this libcuda file, remove that package. If no package owns the "
-            "file, the file is a leftover copy: move it and any other libcuda files in the same "
-            "folder to another location, then run `ldconfig` as root."
+            "file, it is a leftover copy: move it and any other libcuda files in the same folder "
+            "to another location, then run `ldconfig` as root."
         )
     return (step(title=title, risk=Risk.PROCESS, commands=tuple(commands), manual=text),)
 
@@ -1231,8 +1232,9 @@ def install_libcuda(m: Machine) -> Remedies:
         return (step(needs_root=True, reboot=True, commands=commands, tool="pacman", note=note),)
     if pair is None or ("{version}" in pair[1] and version is None):
         text = (
-            "Install your distribution's package that provides libcuda.so.1, at the same version "
-            f"as the loaded kernel module ({version or 'shown in /proc/driver/nvidia/version'})."
+            "Install the package from your distribution that provides libcuda.so.1, in the same "
+            "version as the loaded kernel module "
+            f"({version or 'shown in /proc/driver/nvidia/version'})."
         )
         return (step(needs_root=True, manual=text),)
     tool, packages = pair
@@ -1298,7 +1300,7 @@ def _through_suspend(m: Machine) -> Remedies:
         return ()
     edit = _option("nvidia-suspend", "nvidia NVreg_PreserveVideoMemoryAllocations=1")
     title = "Keep CUDA working after the next suspend"
-    note = "During a suspend, the driver then saves the GPU's memory to a file."
+    note = "The driver then saves the GPU's memory to a file whenever the machine is suspended."
     (step,) = _with_option(m, "keep-through-suspend", title, edit, note)
     services = commands_in("systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate")
     return (replace(step, commands=services + step.commands),)
@@ -1358,7 +1360,7 @@ def wsl_driver(m: Machine) -> Remedies:
     there = bool(m.container.wsl_libs and not m.container.kind and m.driver.libcuda.loads is False)
     on_windows = step(
         id="wsl-windows-driver",
-        title="Update the NVIDIA driver on Windows, then WSL",
+        title="Update the NVIDIA driver on Windows, then update WSL",
         commands=commands_in("wsl.exe --update; wsl.exe --shutdown"),
         manual=_ON_WINDOWS,
         note="`wsl --shutdown` stops everything that is running in WSL.",
@@ -1458,8 +1460,8 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
         tag = next(filter(None, tags), None)
         image = f"nvidia/cuda:{tag}" if tag else f"an nvidia/cuda image of CUDA {cuda}"
         text = (
-            f"Base the container image on {image}, which includes {name}. If CUDA still does not "
-            f"start, set LD_LIBRARY_PATH={folder} in the image."
+            f"Base the container image on {image}, which includes {name}. If CUDA still fails to "
+            f"initialize, set LD_LIBRARY_PATH={folder} in the image."
         )
     elif side in ("linux", "dgx"):
         where, text, system = "here", start, _system(m)

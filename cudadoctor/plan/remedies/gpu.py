@@ -38,10 +38,13 @@ _FREE_IT = (
 _FREE_NODE = (
     "First drain the node (`kubectl drain --ignore-daemonsets`). Afterward, run `kubectl uncordon`."
 )
-_MIG = "To create several smaller instances instead, choose a profile from `nvidia-smi mig -lgip`."
+_MIG = (
+    "To create several smaller instances instead, choose a profile from the output of "
+    "`nvidia-smi mig -lgip`."
+)
 _NEW_UUID = (
     "Then set CUDA_VISIBLE_DEVICES to the UUID that `nvidia-smi -L` prints for the new instance: "
-    "the instance that the variable names no longer exists."
+    "the instance that the variable currently points to no longer exists."
 )
 _STALE_UUID = (
     "If a service or script sets CUDA_VISIBLE_DEVICES, set it there to a UUID that `nvidia-smi -L` "
@@ -63,7 +66,7 @@ _MANAGER = (
 )
 _AGAIN = "Then start the container again."
 _BROKEN = (
-    "Neither a reset nor a new driver repairs this GPU. Do not train on this GPU until it is "
+    "Neither a reset nor a new driver can repair this GPU. Do not train on this GPU until it is "
     "replaced."
 )
 _LINUX = ("linux", "dgx", "container", "cluster")
@@ -100,8 +103,8 @@ def license_vgpu(m: Machine) -> Remedies:
         where=keeper_of(m),
         needs_root=True,
         commands=(("systemctl", "restart", "nvidia-gridd"),),
-        note="First copy the client configuration token (a .tok file) that the administrator of "
-        "your vGPU license server gives you to /etc/nvidia/ClientConfigToken. Afterward, "
+        note="First get the client configuration token (a .tok file) from the administrator of "
+        "your vGPU license server, and copy it to /etc/nvidia/ClientConfigToken. Afterward, "
         "`nvidia-smi -q | grep -i license` must show Licensed; if not, `journalctl -u "
         "nvidia-gridd` shows why.",
     )

@@ -91,8 +91,8 @@ def in_notebook_note(m: Machine, *, packages: bool, variables: Mapping[str, OptS
         return "Then restart the notebook's kernel."
     if service is None and any(name in OF_LOADER for name in variables):
         return (
-            "A notebook's kernel takes this variable from the shell that starts Jupyter: run the "
-            "line in that shell, then start Jupyter again."
+            "A notebook's kernel inherits this variable from the shell that starts Jupyter: run "
+            "this line in that shell, then start Jupyter again."
         )
     if variables:
         return (
@@ -150,8 +150,8 @@ _UNKNOWN = {
 """What stands for the name of a node that is not known, and where to find it."""
 _POD_ELSEWHERE = (
     "Run `kubectl get pod {pod} -o wide` to see which node this is, and report the node to your "
-    "administrator. Once it is cordoned (`kubectl cordon`), delete the pod: its controller will "
-    "create a new one on another node."
+    "administrator. Once the node is cordoned (`kubectl cordon`), delete the pod: its controller "
+    "will create a new one on another node."
 )
 _OF_ITS_HOST = ("", None, "apptainer", "enroot")
 """Containers that show the name of their host."""
@@ -392,8 +392,8 @@ def rename_file(m: Machine, file: str) -> Remedies:
     title = f"Rename {name}"
     if m.redacted:
         text = (
-            f"Rename {file} to something that is not the name of a Python module, or start "
-            "the program in another folder."
+            f"Rename {file} to something that is not the name of a Python module, or start the "
+            "program from another folder."
         )
         return by_hand("rename-file", title, text)
     moved = ("mv", "-n", file, f"{folder}/my_{name}")
@@ -481,9 +481,9 @@ def lasting(m: Machine, name: str) -> str:
     conda = (m.env or {}).get("CONDA_PREFIX") or prefix
     if (m.python.kind or "").startswith("conda") and conda and value.startswith(conda):
         return (
-            f"The conda environment sets this variable: find the file with `grep -l {name} "
-            "$CONDA_PREFIX/etc/conda/activate.d/*`. If no file sets it, run `conda env config "
-            f"vars unset {name}`."
+            f"The conda environment sets this variable: use `grep -l {name} "
+            "$CONDA_PREFIX/etc/conda/activate.d/*` to find the file that does so. If there is "
+            f"none, run `conda env config vars unset {name}`."
         )
     if m.platform.system == "Windows":
         return (
@@ -497,9 +497,9 @@ def lasting(m: Machine, name: str) -> str:
         )
     if m.container.kind == "enroot":
         return (
-            f"The image or the job script sets {name} whenever the container starts. To make this "
-            "permanent, edit or delete it there (in the image: its ENV line in the Dockerfile), "
-            "and import the image again."
+            f"The image or the job script sets {name} whenever the container starts. To make "
+            "this permanent, edit or delete the variable there (for the image, its ENV line in "
+            "the Dockerfile), then import the image again."
         )
     if m.container.kind == "kubernetes":
         return f"To make this permanent, edit or delete {name} in the pod's manifest."
@@ -511,8 +511,9 @@ def lasting(m: Machine, name: str) -> str:
             f"or your shell's files: {lines}.{perhaps}"
         )
     return (
-        f"To make this permanent, find the line that sets the variable with `grep -n {name} "
-        "~/.bashrc ~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` and edit or delete it."
+        f"To make this permanent, use `grep -n {name} ~/.bashrc ~/.profile ~/.zshrc "
+        "/etc/environment /etc/profile.d/*` to find the line that sets the variable, then edit "
+        "or delete it."
         f"{perhaps}"
     )
 

@@ -573,7 +573,7 @@ def run_elsewhere(m: Machine, kb: Knowledge) -> Remedies:
             where="container",
             edits=(Edit(file="Dockerfile", what=lines),),
             manual="Replace the FROM line and the line that installs torch, build the image again, "
-            "and start it with the same options as before.",
+            "and run it with the same options as before.",
         ),
     )
 

@@ -132,7 +132,9 @@ class Setup(Struct, kw_only=True):
                 workplace.remove()
                 raise
             workplace.finish()
-        sys.stderr.write(f"{say('Installed. Running the training step to verify it.')}\n")
+        sys.stderr.write(
+            f"{say('Installed. Running the training step to verify the installation.')}\n"
+        )
         look = replace(self.options, python=recipe.python, fast=False, no_smoke=False)
         self.judged = pipeline.judge(this_machine(look))
         shown = pipeline.report(self.judged, full=True)

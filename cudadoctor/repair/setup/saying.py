@@ -136,8 +136,8 @@ def _build(choice: Choice, wanted: Wanted, width: int) -> Iterator[Line]:
             "",
             [
                 say(
-                    "With a CPU build, the training step shows that torch works but does not test "
-                    "a GPU."
+                    "With a CPU build, the training step shows that torch works, but it does not "
+                    "test a GPU."
                 )
             ],
             width,

@@ -123,20 +123,18 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
 
 def _other_python(pythons: str) -> Remedies:
     """An environment with the newest of these Pythons, made by uv, which brings them itself."""
-    then = (
-        "Activate the environment, then repeat the installation. Or use a release that supports "
-        "your Python version."
-    )
+    then = "then repeat the installation. Or use a release that supports your Python version."
     newest = pythons.rpartition(", ")[2]
     if not newest:
         title = "Use a Python version that this release supports"
-        return by_hand("other-python", title, f"{title}. {then}")
+        what = "Activate an environment with a Python version that this release supports"
+        return by_hand("other-python", title, f"{what}, {then}")
     return (
         Remedy(
             id="other-python",
             title=f"Create an environment with Python {newest}",
             commands=(("uv", "venv", "--python", newest, ".venv-torch"),),
-            note=then,
+            note=f"Activate the environment, {then}",
         ),
     )
 
@@ -276,7 +274,7 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
 
 @rule(
     "torch-index-wrong",
-    title="The index for {variant} has no torch build, so pip installed the one from PyPI",
+    title="The index for {variant} has no torch build, so pip installed the build from PyPI",
     essential=False,
 )
 def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
@@ -341,7 +339,7 @@ def triton_refused(m: Machine) -> Answer:
     essential=False,
 )
 def cuda_library_refused(m: Machine) -> Answer:
-    """NVIDIA's library wheels only exist for 64-bit Linux and Windows.
+    """NVIDIA's library wheels exist only for 64-bit Linux and Windows.
 
     A requirements file made with `pip freeze` on Linux lists these wheels, so it cannot be
     installed on a Mac.

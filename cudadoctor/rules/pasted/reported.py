@@ -231,7 +231,7 @@ def _by_words(name: str, words: str, m: Machine) -> Remedies:
     title = found["title"]
     argvs = [shlex.split(line) for line in run]
     if _OF_A_SHELL.search(found["run"]) or not {argv[0] for argv in argvs} <= _RUNS:
-        return by_hand(name, title, words.removeprefix(f"{title}: "))
+        return by_hand(name, title, "Run " + words.removeprefix(f"{title}: "))
     if argvs[0][0] == "export":
         pairs = (pair.partition("=") for pair in argvs[0][1:])
         ways = set_variables(name, title, {name: value for name, _, value in pairs})

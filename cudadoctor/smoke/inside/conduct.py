@@ -128,7 +128,7 @@ class Board:
                 # A driver that does not answer stops every backward pass, also one on the CPU.
                 say("device", device=spec.device or "cpu", skipped=())
                 asks = "torch queries it in every backward pass, even on the CPU"
-                self._give_up("timed-out", None, "CUDA does not respond, and " + asks)
+                self._give_up("timed-out", None, "CUDA is not responding, and " + asks)
                 return
             chosen = self._begun()
         if chosen.error:
@@ -271,12 +271,12 @@ class Board:
         if monotonic() >= self.until:
             why = NO_TIME
         elif worker.task.device != "cpu" and status == "timed-out":
-            why = self.stuck = "the GPU did not return from " + stage
+            why = self.stuck = "the GPU did not complete " + stage
         elif stage == "allocate":
             why = NO_DEVICE
         elif status == "timed-out" and self.ends.get("cuda", "timed-out") == "timed-out":
             # The first look at CUDA still waits, or waited until it was ended.
-            why = "CUDA does not respond, and %s was waiting for it" % stage
+            why = "CUDA did not respond while %s was waiting for it" % stage
         if why:
             self._skip(worker.left, why)
         else:

@@ -426,7 +426,7 @@ def _trained(place: Place, backend: str) -> Fields:
     off = _apart(zip(found, expected)) / max([float(gradient.abs().max()) for gradient in expected])
     # Ranks that differ are told by their digests, by whoever sees them all.
     if place.fault != "unequal" and not off <= TOLERANCE[backend]:
-        raise Wrong("the gradients are off by %.3g from those of the full batch" % off)
+        raise Wrong("the gradients differ by %.3g from those of the full batch" % off)
     return {"difference": round(off, 9), "digest": digest}
 
 
