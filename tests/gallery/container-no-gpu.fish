@@ -6,10 +6,10 @@
 #   driver in the image does not help; CUDA needs the host's driver.
 #
 
-# 1. Test GPU containers on the host, then start your container with the GPU (outside the
-# container)
+# 1. Test a GPU container on the host, then start your own container with GPU access (outside
+# the container)
 #    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
-#    image name. With Compose, add the lines for compose.yaml to your service.
+#    image name. With Compose, add the lines shown for compose.yaml to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -33,8 +33,8 @@
 # Then check again:
 #    cudadoctor check --python /home/ada/venv/bin/python
 
-printf '%s\n' 'Test GPU containers on the host, then start your container with the GPU (outside the container):'
-printf '%s\n' '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines for compose.yaml to your service.'
+printf '%s\n' 'Test a GPU container on the host, then start your own container with GPU access (outside the container):'
+printf '%s\n' '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines shown for compose.yaml to your service.'
 printf '%s\n' '  In compose.yaml:'
 printf '%s\n' '    deploy:'
 printf '%s\n' '      resources:'

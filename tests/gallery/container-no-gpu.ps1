@@ -7,10 +7,10 @@
 #
 $ErrorActionPreference = 'Stop'
 
-# 1. Test GPU containers on the host, then start your container with the GPU (outside the
-# container)
+# 1. Test a GPU container on the host, then start your own container with GPU access (outside
+# the container)
 #    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
-#    image name. With Compose, add the lines for compose.yaml to your service.
+#    image name. With Compose, add the lines shown for compose.yaml to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -34,8 +34,8 @@ $ErrorActionPreference = 'Stop'
 # Then check again:
 #    & 'cudadoctor' 'check' '--python' '/home/ada/venv/bin/python'
 
-Write-Output 'Test GPU containers on the host, then start your container with the GPU (outside the container):'
-Write-Output '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines for compose.yaml to your service.'
+Write-Output 'Test a GPU container on the host, then start your own container with GPU access (outside the container):'
+Write-Output '  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines shown for compose.yaml to your service.'
 Write-Output '  In compose.yaml:'
 Write-Output '    deploy:'
 Write-Output '      resources:'

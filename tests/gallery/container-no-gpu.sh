@@ -8,10 +8,10 @@
 #
 set -eu
 
-# 1. Test GPU containers on the host, then start your container with the GPU (outside the
-# container)
+# 1. Test a GPU container on the host, then start your own container with GPU access (outside
+# the container)
 #    If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the
-#    image name. With Compose, add the lines for compose.yaml to your service.
+#    image name. With Compose, add the lines shown for compose.yaml to your service.
 #    In compose.yaml:
 #      deploy:
 #        resources:
@@ -36,8 +36,8 @@ set -eu
 #    cudadoctor check --python /home/ada/venv/bin/python
 
 cat <<'END'
-Test GPU containers on the host, then start your container with the GPU (outside the container):
-  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines for compose.yaml to your service.
+Test a GPU container on the host, then start your own container with GPU access (outside the container):
+  If nvidia-smi lists your GPU, add `--gpus all` to your own `docker run` command, before the image name. With Compose, add the lines shown for compose.yaml to your service.
   In compose.yaml:
     deploy:
       resources:

@@ -6,7 +6,7 @@
 #
 $ErrorActionPreference = 'Stop'
 
-# Run in an empty folder so that Python does not import files from the current one.
+# This runs in an empty folder so that Python does not import files from the current one.
 $HERE = (Get-Location).Path
 $empty = Join-Path ([IO.Path]::GetTempPath()) (New-Guid)
 $null = New-Item -ItemType Directory $empty; Set-Location $empty

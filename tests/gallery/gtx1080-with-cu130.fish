@@ -6,7 +6,7 @@
 #   kernel image is available for execution on the device".
 #
 
-# Run in an empty folder so that Python does not import files from the current one.
+# This runs in an empty folder so that Python does not import files from the current one.
 set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
 function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status

@@ -13,16 +13,16 @@
 set -eu
 
 # 1. Unset CUDA_VISIBLE_DEVICES (this shell only)
-#    To make this permanent, find the line that sets the variable with `grep -n
-#    CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` and
-#    edit or delete it.
-#    Also run this in your shell; a script cannot set your shell's variables:
+#    To make this permanent, use `grep -n CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile ~/.zshrc
+#    /etc/environment /etc/profile.d/*` to find the line that sets the variable, then edit or
+#    delete it.
+#    A script cannot set your shell's variables, so run this in your shell too:
 unset CUDA_VISIBLE_DEVICES
 
 # 2. Raise the open-file limit in this shell (this shell only)
-#    Start your program from the same shell. In a batch job, add this command to the job script.
-#    If the shell rejects the new limit, the hard limit is lower; raise the limit permanently
-#    instead.
+#    Start your program from the same shell. For a batch job, add this command to the job
+#    script. If the shell rejects the new limit, the hard limit is lower; raise the limit
+#    permanently instead.
 #      ulimit -n 65536
 # Or: Raise the open-file limit permanently (needs root)
 #    Log out and back in. For a systemd service, set `LimitNOFILE=65536` in its unit file.

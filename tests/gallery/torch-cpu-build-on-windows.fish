@@ -5,7 +5,7 @@
 #   A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.
 #
 
-# Run in an empty folder so that Python does not import files from the current one.
+# This runs in an empty folder so that Python does not import files from the current one.
 set HERE $PWD; cd /; set empty (mktemp -d); or exit $status
 function leave --on-event fish_exit; cd /; rmdir $empty; end
 cd $empty; or exit $status

@@ -7,7 +7,7 @@
 #
 set -eu
 
-# Run in an empty folder so that Python does not import files from the current one.
+# This runs in an empty folder so that Python does not import files from the current one.
 HERE="$PWD"; cd /; empty="$(mktemp -d)"; [ -n "$empty" ]
 trap 'cd /; rmdir "$empty" || :' EXIT; cd "$empty"
 
