@@ -115,6 +115,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ),
     (ENV, "cpu"): _BANNER + ", counts the driver as absent and installs from PyPI: CPU on Windows.",
     (ENV, "cpu, ours none"): _NONE_FITS,
+    (GAFF, "contested"): _CONTESTED,
     (GAFF, "other variant"): "Both run: the highest CUDA of the banner, ours the default.",
     (GAFF, "older"): (
         "Ours is newer: it stays below the banner's CUDA, although any minor of a major runs, and "
@@ -165,6 +166,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "have."
     ),
     (PRE, "contested"): _CONTESTED,
+    (DOCTOR, "contested"): _CONTESTED,
     (DOCTOR, "older"): "Ours is newer: cu121 ended with 2.5.1.",
     (DOCTOR, "no code"): "Ours: cu121 ended before Blackwell, and has nothing below 5.0.",
     (DOCTOR, "driver"): "Ours: CUDA 12.1 needs 525.60.13, and the driver is not looked at.",
