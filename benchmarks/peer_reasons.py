@@ -94,6 +94,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
         RUNTIME,
         "contested",
     ): _CONTESTED,
+    (ENV, "contested"): _CONTESTED,
     (ENV, "other variant"): (
         "Both run: where its pin (or, from branch 590 on, the newest of cu130) is as new as ours, "
         "it differs in the CUDA alone."
@@ -166,7 +167,6 @@ EXPLAINED: dict[tuple[str, str], str] = {
         "have."
     ),
     (PRE, "contested"): _CONTESTED,
-    (DOCTOR, "contested"): _CONTESTED,
     (DOCTOR, "older"): "Ours is newer: cu121 ended with 2.5.1.",
     (DOCTOR, "no code"): "Ours: cu121 ended before Blackwell, and has nothing below 5.0.",
     (DOCTOR, "driver"): "Ours: CUDA 12.1 needs 525.60.13, and the driver is not looked at.",
