@@ -89,6 +89,8 @@ def thermal_throttle(m: Machine, kb: Knowledge) -> Answer:
     old card, replace the thermal paste or pads. On a laptop, also check the power profile.
     """
     hot = _which(m, lambda gpu: _slowed(gpu, _SOFT_HEAT | _HARD_HEAT))
+    if not hot:
+        return None  # and no remedy is loaded
     warmest = max((gpu.temperature_c or 0 for _, gpu in hot), default=0)
     found = _about(
         hot,
