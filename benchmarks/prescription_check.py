@@ -519,6 +519,8 @@ def _ways(ways: Iterable[Alternative], plain: Plain, reading: Reading) -> Iterat
         if changed is not None and (plain["wish"] or "").endswith("+cpu"):
             changed["capabilities"] = ()
         against = set() if changed is None else reading.reasons(torch, changed)[variant]
+        if changed is not None and "sound" not in reading.fitting(changed).values():
+            against = against - {"cudnn"}  # A last resort, as for the build itself.
         if against - {"contested"}:
             yield f"way: {way.text} Yet: {', '.join(sorted(against))}"
 

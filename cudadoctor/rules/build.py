@@ -78,7 +78,7 @@ def torch_missing(m: Machine, kb: Knowledge) -> Answer:
 def torch_cpu_build(m: Machine, kb: Knowledge) -> Answer:
     """A CPU build contains no CUDA code, so torch.cuda.is_available() is False with any driver.
 
-    PyPI provides CPU builds for Windows and macOS, and up to torch 2.10 for Linux on ARM. The
+    PyPI provides CPU builds for Windows and macOS and, through torch 2.10, for Linux on ARM. The
     `/whl/cpu` index always provides CPU builds. A CPU build is also installed if conda's solver
     detects no GPU, and another package that depends on torch can replace a CUDA build with a CPU
     build. Check by hand: `python -c "import torch; print(torch.version.cuda)"` prints None for a

@@ -420,8 +420,8 @@ def nvlink_down(m: Machine) -> Answer:
     every link is in use, so a link that is down indicates a fault. In MIG mode, NVLink is off, so
     cudadoctor ignores its links.
 
-    Look-alikes: without NVSwitch, an NVLink link without a bridge or a peer is down by design, and
-    the finding is for information only.
+    Look-alikes: without NVSwitch, an NVLink link that has no bridge or peer is down by design, and
+    the finding is informational only.
 
     Fix: stop all jobs and restart the machine to retrain the NVLink links. If a link stays down,
     have the hardware checked.

@@ -205,11 +205,13 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
     own = stale and keeper_of(m) == "here"
     # Without the variable CUDA takes the first instance, or a GPU outside of MIG mode.
     unset = own and not leave_first
-    if stale:
-        note = f"{_STALE_UUID if unset else _NEW_UUID} {note}"
+    variable = f"{_STALE_UUID if unset else _NEW_UUID} " if stale else ""
+    note = f"{variable}{note}"
     made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
     if made and keeper_of(m) == "here" and family_of(m) != "nixos":
-        made += (_at_each_boot(m, make, gpus),)
+        lasting = replace(_at_each_boot(m, make, gpus), note=f"{variable}{_MANAGER}")
+        # Who had an instance and lost it needs one that comes back.
+        made = (lasting, *made) if stale else (*made, lasting)
     title = f"Disable MIG mode on GPU {which}"
     free = f"{_FREE_IT} {_STALE}" if own else _FREE_IT
     left = set_gpus(m, title, leave, gpus, id="mig-off", note=free)
@@ -233,7 +235,6 @@ def _at_each_boot(m: Machine, make: str, gpus: list[Gpu]) -> Remedy:
             ("systemctl", "daemon-reload"),
             ("systemctl", "enable", "--now", "mig-instances.service"),
         ),
-        note=_MANAGER,
     )
 
 

@@ -259,7 +259,7 @@ def fallen_back_to_pypi(m: Machine, kb: Knowledge) -> Answer:
     With --extra-index-url or -f, pip falls back to PyPI. On Windows, PyPI has a CPU build; on
     Linux, it has a build for a CUDA version that may not be the one you wanted.
 
-    Fix: use --index-url with the index of a CUDA version that has this release.
+    Fix: use --index-url with the index for a CUDA version that this release was built for.
     """
     chosen = cpu_chosen(m, kb)
     if chosen is None or not chosen.unknown_index:
@@ -283,7 +283,7 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
     The installed version has no suffix such as +cu126, so it is the build from PyPI, which may be
     for a different CUDA version than the one you wanted.
 
-    Fix: use --index-url with the index of a CUDA version that has this release.
+    Fix: use --index-url with the index for a CUDA version that this release was built for.
     """
     got = fallen_back(m, kb)
     if got is None or cpu_chosen(m, kb) is not None:
