@@ -175,11 +175,13 @@ def _in_mig_mode(**changes: Any) -> Remedies:
 
 
 def test_a_stale_instance_is_forgotten_in_the_same_step() -> None:
-    made, at_boot, left = _in_mig_mode()
+    at_boot, made, left = _in_mig_mode()
     unset = {"CUDA_VISIBLE_DEVICES": None}
     assert made.variables == at_boot.variables == left.variables == unset
     assert "ExecStart=/usr/bin/nvidia-smi mig -i 0 -cgi 0 -C" in at_boot.edits[0].what
-    assert not any(way.variables for way in _in_mig_mode(env={"CUDA_VISIBLE_DEVICES": "0"}))
+    others = _in_mig_mode(env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert [way.id for way in others] == ["mig-instances", "mig-at-boot", "mig-off"]
+    assert not any(way.variables for way in others)
 
 
 def test_on_a_host_of_others_neither_its_boot_nor_a_shell_is_changed() -> None:
