@@ -96,7 +96,7 @@ def test_secure_boot_is_blamed_where_no_log_can_be_read(host: RawHost) -> None:
 
 def test_modules_for_another_kernel_only_are_named(host: RawHost) -> None:
     host.unloaded().on_disk("580.95.05", kernel="6.8.0-86-generic").on_the_bus("2684", driver="")
-    assert f"running kernel {KERNEL}" in told_as(host, "driver-not-loaded").title
+    assert f"running kernel ({KERNEL})" in told_as(host, "driver-not-loaded").title
 
 
 @pytest.mark.parametrize("line", ["blacklist nvidia", "install nvidia /bin/false"])

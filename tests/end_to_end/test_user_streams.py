@@ -82,7 +82,7 @@ def test_a_reader_that_leaves_early_hears_of_no_error(words: str) -> None:
 def test_a_limit_that_is_none_is_refused_in_one_sentence(limit: str) -> None:
     ran = _shell(f"{FAST} --timeout='{limit}'")
     sentence = (
-        f"cudadoctor: '{limit}' is not a valid limit: enter a number of seconds from 0.1 to 86400\n"
+        f"cudadoctor: '{limit}' is not a valid limit: enter a value in seconds from 0.1 to 86400\n"
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", sentence)
 

@@ -18,7 +18,6 @@ NOT_PARSERS = {
     "solver.demand.is_met": "begins with constraint_of, which is registered",
     "solver.demand.allowed": "begins with constraint_of, which is registered",
     "cli.output.written": "writes our own text",
-    "knowledge.companions.allows": "reads our own tables",
     "knowledge.tables.version": "reads our own tables",
     "probes.driver.read_driver": "joins probes that are registered one by one",
     "repair.setup.choosing.parse_answer": "reads what our own question to a Python printed",
