@@ -649,8 +649,8 @@ class Interpreter(Section, frozen=True, kw_only=True):
     folder with the names of modules that torch imports. project: the folder of the project whose
     tool (project_tool: uv, pdm, poetry, pixi) writes this environment from a lock; both "" where
     there is none. files: those beside the environment that require torch. repair: "unfinished"
-    where `fix` was cut off here, else "". own: it is the
-    environment that the doctor itself runs in.
+    where `fix` was cut off here, else "". own: it is the environment that the doctor itself runs
+    in.
     """
 
     executable: OptStr = None

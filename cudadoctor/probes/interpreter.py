@@ -328,7 +328,8 @@ def project_files(host: Host, folder: str) -> Iterator[ProjectFile]:
         if not answer.known or "torch" not in answer.text:
             continue
         read = _in_pyproject if name == "pyproject.toml" else str.splitlines
-        lines = (line.partition(" #")[0].strip() for line in read(answer.text))
+        # pip's options, as a hash on the next line, belong to no requirement.
+        lines = (re.split(r"\s(?:#|--|\\)", line)[0].strip() for line in read(answer.text))
         asked = ((line, cut(line)) for line in lines)
         if requires := tuple(line for line, found in asked if found and found.name in _REQUIRED):
             yield ProjectFile(name=name, requires=requires)

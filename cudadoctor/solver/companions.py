@@ -121,7 +121,7 @@ class Question(NamedTuple):
         pins = [
             asked.specifier
             for package in self.machine.packages or ()
-            for asked in _asked_by(told(package, kb), (name,), self.machine)
+            for asked in asked_by(told(package, kb), (name,), self.machine)
         ]
         found = tuple(one for one in found if all(_admitted(pin, one) for pin in pins)) or found
         here = self.package.version.partition("+")[0]
@@ -315,7 +315,7 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
         if package.name not in TORCH_FAMILY and not fates[package.name]:
             refuses = any(
                 not _admitted(asked.specifier, releases[asked.name])
-                for asked in _asked_by(told(package, kb), releases, m)
+                for asked in asked_by(told(package, kb), releases, m)
             )
             if refuses or _was_compiled_for_other(told(package, kb), build, m):
                 found[bool(kb.companion(package.name, build.torch))].append(package.name)
@@ -327,7 +327,7 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
 def unmet(m: Machine, releases: dict[str, OptStr]) -> Iterator[tuple[ProjectFile, Asked]]:
     """What files of the project require that these releases do not meet. None: it is not there."""
     for file in m.python.files or ():
-        for asked in _asked_by(file, releases, m):
+        for asked in asked_by(file, releases, m):
             if not _admitted(asked.specifier, releases[asked.name]):
                 yield file, asked
 
@@ -348,7 +348,7 @@ def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, 
     usual = next((other for other in same if other.default), build)
     packages, moved = [], []
     for package in m.packages or ():
-        asked = _asked_by(told(package, kb), ("torch",), m)
+        asked = asked_by(told(package, kb), ("torch",), m)
         pins = [line.specifier for line in asked if line.specifier.startswith("==")]
         here = package.name in TORCH_FAMILY or package.name in JUDGED
         away = pins and not here and not any(admits(pin, build.torch) for pin in pins)
@@ -369,7 +369,7 @@ def _admitted(specifier: str, release: OptStr) -> bool:
     return version is not None and admits(specifier, version)
 
 
-def _asked_by(
+def asked_by(
     who: Distribution | ProjectFile, names: Collection[str], m: Machine
 ) -> Iterator[Asked]:
     """What a package or file requires of these here, without what only its extras ask for."""
@@ -390,7 +390,7 @@ def _was_compiled_for_other(package: Distribution, build: TorchBuild, m: Machine
         return True
     if package.torch is None:
         # Who requires exactly one torch was built for it.
-        exact = (asked.specifier for asked in _asked_by(package, ("torch",), m))
+        exact = (asked.specifier for asked in asked_by(package, ("torch",), m))
         return not any(text.startswith("==") and admits(text, build.torch) for text in exact)
     return package.torch.release[:2] != build.torch.release[:2]
 

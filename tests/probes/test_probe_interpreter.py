@@ -315,6 +315,7 @@ def test_files_of_the_project_say_which_torch_they_require(tmp_path: Path) -> No
     (folder / "requirements.txt").write_text(
         "# torch==1.0\n--extra-index-url https://example.org/torch\nrich\n"
         "torch >=2.6,<2.9  # as trained\nxformers==0.0.31; python_version < '4'\n"
+        "torchvision==0.21.0 \\\n    --hash=sha256:00\ntorchaudio==2.6.0 --hash=sha256:00\n"
     )
     (folder / "pyproject.toml").write_text(
         '[project]\nname = "torch"\ndependencies = ["torch~=2.7.0", "rich"]\n'
@@ -332,7 +333,10 @@ def test_files_of_the_project_say_which_torch_they_require(tmp_path: Path) -> No
         ),
         ProjectFile(
             name="requirements.txt",
-            requires=("torch >=2.6,<2.9", "xformers==0.0.31; python_version < '4'"),
+            requires=(
+                *("torch >=2.6,<2.9", "xformers==0.0.31; python_version < '4'"),
+                *("torchvision==0.21.0", "torchaudio==2.6.0"),
+            ),
         ),
     )
     (folder / "pyproject.toml").write_text("torch = [")

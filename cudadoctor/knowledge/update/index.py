@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Malformed(NotRead):
-    """A line of metadata that is no requirement, as old releases have them: "torch (>=1.9.*)"."""
+    """A metadata line that is not a valid requirement, as in old releases: "torch (>=1.9.*)"."""
 
 
 def decoded(body: bytes, kind: type[T], what: str) -> T:
@@ -393,7 +393,7 @@ def requirements(lines: Iterable[str]) -> list[str]:
             found.append(str(Requirement(line if _PLAIN.fullmatch(line) else "")))
         except InvalidRequirement as error:
             raise Malformed(
-                f"A release requires {line[:80]!a}, which is no requirement."
+                f"A release requires {line[:80]!a}, which is not a valid requirement."
             ) from error
     return found
 

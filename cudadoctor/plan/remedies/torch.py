@@ -16,11 +16,12 @@ from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
-from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits, cut
+from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 from cudadoctor.plan.remedies.process import builds_here, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build
 from cudadoctor.solver.companions import (
+    asked_by,
     caveats,
     collides,
     companions_for,
@@ -147,11 +148,10 @@ def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
     """
     torch = m.torch.version
     for package in (m.packages or ()) if torch else ():
-        lines = (line for line in map(cut, package.requires) if line and "extra" not in line.marker)
         exact = {
             line.name: line.specifier[2:]
-            for line in lines
-            if line.name in TORCH_FAMILY and _EXACT.fullmatch(line.specifier)
+            for line in asked_by(package, TORCH_FAMILY, m)
+            if _EXACT.fullmatch(line.specifier)
         }
         wanted, own = exact.pop("torch", None), package.name in TORCH_FAMILY
         if own or wanted is None or not torch or admits(f"=={wanted}", torch):
