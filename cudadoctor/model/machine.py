@@ -620,14 +620,15 @@ class Index(Section, frozen=True, kw_only=True):
     origin: OptStr = None
 
 
-ProjectName = Literal["pyproject.toml", "requirements.txt"]
+ProjectName = Literal["pyproject.toml", "requirements.txt", "uv.lock", "poetry.lock", "pdm.lock"]
 PROJECT_FILES: tuple[ProjectName, ...] = get_args(ProjectName)
 
 
 class ProjectFile(Section, frozen=True, kw_only=True):
     """A file of the project that an environment belongs to, which says what is installed there.
 
-    requires: its requirements on torch and packages that belong to it, as pip writes them.
+    requires: its requirements on torch and packages that belong to it, as pip writes them; a lock
+    file requires the releases it holds.
     """
 
     name: ProjectName

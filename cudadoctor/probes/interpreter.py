@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 # Paths are texts here: links stay unresolved, as the user wrote them.
 # ruff: noqa: PTH118, PTH120
@@ -318,16 +318,18 @@ def project_of(host: Host, prefix: str, kind: str) -> StrPair | None:
 _BESIDE = ("venv", "uv", "poetry")
 """Kinds of environments that lie in the folder of their project."""
 _REQUIRED = frozenset({*TORCH_FAMILY, *EXTENSIONS})
+_LOCKED = re.compile(r'^name = "([\w.-]+)"\r?\nversion = "([\w.!+-]+)"', re.M)
+_LOCK_BYTES = 1 << 22
 _POETRY = re.compile(r"([\^~]?)=?\s*(\d+(?:\.\d+)*)")
 
 
 def project_files(host: Host, folder: str) -> Iterator[ProjectFile]:
     """The files of a project that require torch or what belongs to it; they are read, never run."""
     for name in PROJECT_FILES:
-        answer = host.read(join(folder, name), limit=_PROJECT_BYTES)
+        answer = host.read(join(folder, name), limit=_LOCK_BYTES)
         if not answer.known or "torch" not in answer.text:
             continue
-        read = _in_pyproject if name == "pyproject.toml" else str.splitlines
+        read = _READERS.get(name, _in_lock)
         # pip's options, as a hash on the next line, belong to no requirement.
         lines = (re.split(r"\s(?:#|--|\\)", line)[0].strip() for line in read(answer.text))
         asked = ((line, cut(line)) for line in lines)
@@ -351,6 +353,23 @@ def _in_pyproject(text: str) -> list[str]:
     except (ValueError, AttributeError, TypeError, RecursionError):
         return []
     return found
+
+
+def _in_lock(text: str) -> list[str]:
+    """The releases that a lock file holds; none of a package that it holds twice, in two releases.
+
+    All three tools write a name and its version on two lines; a whole grammar would take seconds.
+    """
+    held: dict[str, set[str]] = {}
+    for name, version in _LOCKED.findall(text):
+        held.setdefault(name, set()).add(version.partition("+")[0])
+    return [f"{name}=={min(found)}" for name, found in held.items() if len(found) == 1]
+
+
+_READERS: dict[str, Callable[[str], list[str]]] = {
+    "pyproject.toml": _in_pyproject,
+    "requirements.txt": str.splitlines,
+}
 
 
 def _as_pip(wanted: str) -> str:

@@ -471,7 +471,10 @@ def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[s
     releases: dict[str, OptStr] = {"torch": str(build.torch), **companions_for(build, m, kb)}
     for file, asked in () if m.python.project_tool else unmet(m, releases):
         wanted = f"{asked.name}{asked.specifier}"
-        yield f"{file.name} requires {wanted}: change that requirement as well."
+        if file.name.endswith(".lock"):
+            yield f"{file.name} pins {wanted}: update it as well."
+        else:
+            yield f"{file.name} requires {wanted}: change that requirement as well."
 
 
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iterator[str]:

@@ -340,9 +340,17 @@ def test_files_of_the_project_say_which_torch_they_require(tmp_path: Path) -> No
         ),
     )
     (folder / "pyproject.toml").write_text("torch = [")
+    package = '[[package]]\nname = "{}"\nversion = "{}"\n'.format
+    held = (("rich", "14.0"), ("torch", "2.7.1"), ("torch", "2.7.1+cu128"))
+    (folder / "uv.lock").write_text("".join(package(*row) for row in held))
+    forked = (*held, ("torchvision", "0.22.1"), ("torch", "2.6.0"))
+    (folder / "poetry.lock").write_text("\r\n".join(package(*row) for row in forked))
     found = envs.look(venv).facts["python.files"]
     assert isinstance(found, tuple)
-    assert [file.name for file in found] == ["requirements.txt"]
+    assert [(file.name, file.requires) for file in found[1:]] == [
+        ("uv.lock", ("torch==2.7.1",)),
+        ("poetry.lock", ("torchvision==0.22.1",)),
+    ]
 
 
 def test_the_programs_that_can_install_there_are_found(

@@ -387,6 +387,9 @@ def test_a_file_of_the_project_is_a_demand_like_a_package() -> None:
     first = remedies.install_torch(m, KB)[0]
     assert change_of(first).install[0] == "torch==2.7.1"
     assert "requirements.txt requires torch==2.6.0: change that requirement" in (first.note or "")
+    locked = holding(**ON_2_6, python={"files": [asked[0] | {"name": "uv.lock"}]})
+    note = remedies.install_torch(locked, KB)[0].note or ""
+    assert "uv.lock pins torch==2.6.0: update it as well." in note
     owned = holding(**ON_2_6, python={"files": asked, "project_tool": "uv", "project": "/home/p"})
     assert "change that requirement" not in (remedies.install_torch(owned, KB)[0].note or "")
 
