@@ -350,7 +350,7 @@ _PROGRAMS = frozenset(
     nvidia-cuda-mps-control fuser ps grep grubby update-grub setsebool
     nvidia-bug-report.sh
     find sed yum chwd prime-select subscription-manager nvidia-uninstall grub-mkconfig
-    grub2-mkconfig git makepkg system76-power supergfxctl fmpm kernelstub az aws gcloud
+    grub2-mkconfig git makepkg system76-power supergfxctl envycontrol fmpm kernelstub az aws gcloud
     """.split()  # noqa: SIM905
 )
 _ARGUMENTS = frozenset(

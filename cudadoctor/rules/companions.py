@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -192,9 +193,14 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     torch = need(m.torch.version, "torch.version")
     for package in m.packages or ():
         name = package.name
-        if name in EXTENSIONS and (why := _built_for_other(m, kb, package, torch)):
-            fact = f"torch.imported.companion_errors.{name.replace('-', '_')}"
-            proof = "undefined symbol" in str(lookup(m, fact) or "")
+        fact = f"torch.imported.companion_errors.{name.replace('-', '_')}"
+        error = str(lookup(m, fact) or "")
+        if symbol := _GLIBC.search(error):
+            return _for_newer_glibc(m, package, symbol[0], fact)
+        why = _built_for_other(m, kb, package, torch) if name in EXTENSIONS else None
+        proof = any(words in error for words in _OF_ANOTHER_BUILD)
+        if why or (name in EXTENSIONS and proof):
+            why = why or f"importing it fails with {error[:160]}"
             return Found(
                 evidence=("packages", fact if proof else "torch.text"),
                 values={
@@ -208,6 +214,43 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
                 remedies=_matched(m, kb, package, torch),
             )
     return None
+
+
+_GLIBC = re.compile(r"\bGLIBC_[\d.]*\d")
+_OF_ANOTHER_BUILD = ("undefined symbol", "libcudart.so", "libtorch", "libc10")
+_COMPILES_TORCH = 9
+"""The first g++ that compiles torch's headers."""
+
+
+def _for_newer_glibc(m: Machine, package: Distribution, symbol: str, fact: str) -> Found:
+    """A wheel that was made on a newer system; another wheel of the package would be, too."""
+    name, version = package.name, package.version.partition("+")[0]
+    compiler = m.build.compiler.version
+    text = (
+        "Install g++ 9 or newer and an nvcc with the same CUDA major version as torch. Then "
+        "reinstall the package from its source, not from a wheel, with --no-build-isolation "
+        "--no-cache-dir."
+    )
+    away = install_packages("remove-extension", f"Remove {name}", remove=(name,))
+    ways = away + by_hand("rebuild-extension", f"Compile {name} {version} on this system", text)
+    if name == "flash-attn" and builds_here(m) and compiler and compiler.major >= _COMPILES_TORCH:
+        title = f"Compile {name} {version} on this system"
+        built = install_packages("rebuild-extension", title, f"{name}=={version}", remove=(name,))
+        forced = {"FLASH_ATTENTION_FORCE_BUILD": "TRUE"}
+        ways = tuple(replace(step, variables=forced) for step in built) + away
+    return Found(
+        evidence=("packages", fact, "platform.glibc"),
+        title="{package} {version} needs a newer glibc than this system has",
+        values={
+            "package": name,
+            "version": package.version,
+            "symbol": symbol,
+            "glibc": m.platform.glibc or "older",
+        },
+        why="Its wheel needs {symbol}, but this system's glibc is {glibc}. Never replace the "
+        "system's glibc: every program on the system depends on it. torch itself is not affected.",
+        remedies=ways,
+    )
 
 
 def _matched(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> Remedies:

@@ -47,6 +47,7 @@ from cudadoctor.solver.demand import serves_all
 
 _LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
 _NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver release")
+_OTHER_GUEST = "guest driver is incompatible with host driver"
 _NEEDS_OPEN = "requires use of the nvidia open kernel modules"
 _NEEDS_PROPRIETARY = (
     "is not supported by open nvidia.ko",
@@ -57,6 +58,10 @@ _NO_BAR = (
     "this pci i/o region assigned to your nvidia device is invalid",
     "bar1 is 0m",
 )
+
+
+_AT_BOOT = re.compile(r"\[10de:[0-9a-f]{4}\]")
+"""What the kernel says of an NVIDIA device when it finds it."""
 
 
 @rule(
@@ -93,11 +98,18 @@ def gpu_not_detected(m: Machine) -> Answer:
     switched = switch_graphics(m) if m.driver.blacklisted_by else ()
     if switched:
         why = "This laptop's graphics setting turns the NVIDIA GPU off to save power."
+    logged = bool(switched and _AT_BOOT.search(log_text(m)))
     looked = m.pci is not None
     # A torch for Apple's, AMD's or Intel's GPU serves: nobody misses NVIDIA's.
     served = mac or any(device.vendor == "amd" for device in m.pci or ())
     return Found(
-        evidence=("pci" if looked else "driver.nvml.why", "torch.build"),
+        evidence=(
+            "pci" if looked else "driver.nvml.why",
+            *(("driver.blacklisted_by",) if switched else ()),
+            *(("driver.log",) if logged else ()),
+            "torch.build",
+        ),
+        title="The NVIDIA GPU is turned off in the graphics settings" if switched else None,
         why="This torch was not built for CUDA, so it does not need an NVIDIA GPU."
         if fine
         else why,
@@ -168,6 +180,17 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
     if not (silent or (logged and m.pci is None and not live_gpus(m))) or not (version or logged):
         return None
     wanted = int(legacy[1]) if legacy else _branch_for(silent, version, bool(refused), kb)
+    if silent and version and m.platform.virtual and _OTHER_GUEST in log:
+        return Found(
+            evidence=("driver.log", *on_the_bus(m, silent)),
+            title="The vGPU driver {driver} in this virtual machine does not work with the host's "
+            "vGPU driver",
+            values={"driver": version},
+            why="A vGPU needs a guest driver (GRID) from a release that the host's vGPU software "
+            "supports. When the host is upgraded, an old guest driver stops working (Xid 78).",
+            sure=True,
+            remedies=guest_driver(m),
+        )
     if wanted is None and not refused:
         return None
     if wanted is None and silent and version and m.platform.virtual:

@@ -243,6 +243,7 @@ PROGRAMS = {
     "update-grub",
     *("find", "sed", "yum", "chwd", "prime-select", "subscription-manager", "nvidia-uninstall"),
     *("grub-mkconfig", "grub2-mkconfig", "git", "makepkg", "system76-power", "supergfxctl"),
+    "envycontrol",
     *("fmpm", "kernelstub", "az", "aws", "gcloud"),
 }
 MADE = re.compile(

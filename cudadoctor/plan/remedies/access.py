@@ -1076,17 +1076,19 @@ def host_libraries(m: Machine) -> Remedies:
         )
         title = "Use the host's driver libraries"
         return by_hand("driver-out-of-image", title, text, "container")
+    removing: Strings = ("apt-get", "remove", "--purge", "-y", *packages) if packages else ()
+    if m.driver.packages == ():
+        # Libraries that no package owns came with NVIDIA's installer, which brought this program.
+        removing = ("nvidia-uninstall", "--silent")
     host = f"`incus config set {name} nvidia.runtime=true` and `incus restart {name}`"
     return (
         Remedy(
             id="driver-out-of-image",
             title="Remove the driver libraries from the container",
             needs_root=True,
-            commands=(("apt-get", "remove", "--purge", "-y", *packages), ("ldconfig",))
-            if packages
-            else (),
+            commands=(removing, ("ldconfig",)) if removing else (),
             manual=None
-            if packages
+            if removing
             else "Remove the packages that own libcuda.so.1 and libnvidia-ml.so.1.",
             note=f"Then, on the host, run {host} to mount the host's libraries. With LXD, use "
             "`lxc` instead of `incus`.",

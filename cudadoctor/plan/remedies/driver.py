@@ -112,9 +112,9 @@ def guest_driver(m: Machine) -> Remedies:
     commands: list[Strings] = [("apt-get", "remove", "-y", *named)] if named else []
     commands += [
         *commands_in("apt-get update"),
-        ("apt-get", "install", "-y", "build-essential", f"linux-headers-{m.platform.kernel}"),
+        ("apt-get", "install", "-y", "dkms", f"linux-headers-{m.platform.kernel}"),
         ("wget", "-O", file, "https://go.microsoft.com/fwlink/?linkid=874272"),
-        ("sh", file, "--silent"),
+        ("sh", file, "--silent", "--dkms"),
     ]
     return (
         Remedy(
@@ -1035,6 +1035,12 @@ _SWITCHERS = {
 """Files of modprobe.d that a program rewrites on each switch of graphics, and its command."""
 _PRIME = {"blacklist-nvidia.conf": "prime-select on-demand"}
 """The same of Ubuntu's prime-select, which leaves the boot image to others."""
+_ENVY = {"blacklist-nvidia.conf": "envycontrol --switch hybrid"}
+"""The same of EnvyControl, which other distributions have."""
+_WITHOUT_ENVY = (
+    "If EnvyControl is not installed, remove blacklist-nvidia.conf from /etc/modprobe.d and "
+    "50-remove-nvidia.rules from /etc/udev/rules.d, then rebuild the initramfs."
+)
 _SWITCHED = (
     "The program in this step created the file that blocks the nvidia module and would recreate "
     "the file if you deleted it by hand."
@@ -1043,11 +1049,14 @@ _SWITCHED = (
 
 def switch_graphics(m: Machine) -> Remedies:
     """A laptop's GPU back on, where the tool that switched it off left its file; () elsewhere."""
-    switchers = _SWITCHERS | (_PRIME if family_of(m) == "ubuntu" else {})
+    ubuntu = family_of(m) == "ubuntu"
+    switchers = _SWITCHERS | (_PRIME if ubuntu else _ENVY)
     names = [file.rpartition("/")[2] for file in m.driver.blacklisted_by or ()]
-    command = next((switchers[name] for name in names if name in switchers), None)
-    title = "Turn the NVIDIA GPU back on"
-    return _root(m, "switch-graphics", title, command, reboot=True) if command else ()
+    name = next((name for name in names if name in switchers), None)
+    if name is None:
+        return ()
+    step = partial(_root, m, "switch-graphics", "Turn the NVIDIA GPU back on", reboot=True)
+    return step(switchers[name], note=_WITHOUT_ENVY if name in _ENVY and not ubuntu else None)
 
 
 def _unblocked(m: Machine, files: Strings) -> Json:

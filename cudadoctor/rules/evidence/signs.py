@@ -365,6 +365,8 @@ def _texts(m: Machine) -> Iterator[tuple[str, OptStr]]:
     if torch := m.torch.imported:
         yield "torch.imported.cuda_error", torch.cuda_error
         yield "torch.imported.error", torch.error
+        for name, error in (torch.companion_errors or {}).items():
+            yield f"torch.imported.companion_errors.{name}", error
     if m.smoke:
         yield "smoke.ended", m.smoke.ended
         for n, stage in enumerate(m.smoke.stages):

@@ -13,7 +13,11 @@ from . import wire
 from .spec import Fields
 from .wire import say
 
-COMPANIONS = ("torchvision", "torchaudio")
+COMPANIONS = (
+    *("torchvision", "torchaudio", "flash_attn", "pyg_lib", "torch_cluster", "torch_scatter"),
+    *("torch_sparse", "torch_spline_conv"),
+)
+"""Packages whose import loads compiled code; xformers and others only warn, or load it later."""
 
 
 def pretended(count: int) -> None:
