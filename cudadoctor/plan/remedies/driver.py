@@ -1053,7 +1053,7 @@ def switch_graphics(m: Machine) -> Remedies:
     switchers = _SWITCHERS | (_PRIME if ubuntu else _ENVY)
     names = [file.rpartition("/")[2] for file in m.driver.blacklisted_by or ()]
     name = next((name for name in names if name in switchers), None)
-    if name is None:
+    if name is None or m.platform.system == "Windows":
         return ()
     step = partial(_root, m, "switch-graphics", "Turn the NVIDIA GPU back on", reboot=True)
     return step(switchers[name], note=_WITHOUT_ENVY if name in _ENVY and not ubuntu else None)
