@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from cudadoctor.model.machine import Gpu, OptStr
+from cudadoctor.model.requirements import COMPANIONS
 from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
@@ -162,12 +163,15 @@ _TORCH = re.compile(
     r"(?![\w.]{0,20}-cuda)",
 )
 _BESIDE = re.compile(
-    r"(?i)(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext)(?:[ -]version)?"
-    r"(?:\.__version__\)?)?"
+    r"(?i)(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext|vllm|xformers|torchcodec"
+    r"|bitsandbytes|flash[-_]attn|deepspeed|torchao|torch[-_]tensorrt|triton-windows|fastai|sglang)"
+    r"(?:[ -]version)?(?:\.__version__\)?)?"
     + _GAP
     + r"[\"']?(?P<v>\d\.\d{1,2}\.\d{1,2}(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d)?(?:\+[\w.]{2,20})?)"
     r"(?![\w.*])",
 )
+_SEVERAL = re.compile(r"[A-Za-z][\w.-]+[ =]{1,2}v?\d[\w.+]*, [A-Za-z][\w.-]+[ =]{1,2}v?\d")
+"""A list of packages in a sentence: one release alone may be that of a program's bug report."""
 _SPOKEN_OF = re.compile(
     r"(?i)requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions"
 )
@@ -187,11 +191,27 @@ def _torch(doc: Document) -> Statements:
             )
 
 
-@gated("torchvision", "torchaudio", "torchtext")
+@gated(
+    "torchvision",
+    "torchaudio",
+    "torchtext",
+    "vllm",
+    "xformers",
+    "torchcodec",
+    "bitsandbytes",
+    "flash",
+    "deepspeed",
+    "torchao",
+    "tensorrt",
+    "triton-windows",
+    "fastai",
+    "sglang",
+)
 def _companions(doc: Document) -> Statements:
     for match in _BESIDE.finditer(doc.flat):
         line = doc.line_at(match.start())
-        if not _SPOKEN_OF.search(line.text):
+        listed = match["name"].lower() in COMPANIONS or _SEVERAL.search(line.text)
+        if listed and not _SPOKEN_OF.search(line.text):
             facts = {"packages": (distribution(match["name"], match["v"]),)}
             yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
 

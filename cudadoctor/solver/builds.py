@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -31,9 +31,11 @@ from packaging.version import Version
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine, OptInt, OptStr, OptVersion, Strings, Versions
-from cudadoctor.solver.companions import given_up
+from cudadoctor.model.requirements import admits
+from cudadoctor.solver.companions import JUDGED, GivenUp, asked_by, given_up
 from cudadoctor.solver.demand import (
     NO_GPUS,
+    Demand,
     allowed,
     constraint_of,
     demand_of,
@@ -318,7 +320,7 @@ def _best(machine: Machine, knowledge: Knowledge, keep: OptStr) -> Choice:
         if demand.tegra:
             return Choice(build=None, why=(_sentence(demand.tegra),))
         return Choice(build=None, why=(unlisted(machine, knowledge),), asks=ASK_GPU)
-    builds = tuple(_as_read(build, machine) for build in knowledge.builds_on(demand.platform))
+    builds = _published(machine, knowledge, demand)
     if not builds:
         text = f"There is no known torch build for {demand.platform}."
         near = (
@@ -331,6 +333,55 @@ def _best(machine: Machine, knowledge: Knowledge, keep: OptStr) -> Choice:
     if keep is not None:
         return _constrained(case, keep)
     return _answer(*_unconstrained(case))
+
+
+class Wanted(NamedTuple):
+    """A build, and the installed packages that work beside it but not beside the installed one."""
+
+    build: TorchBuild
+    packages: Strings
+
+
+def wanted_torch(machine: Machine, knowledge: Knowledge) -> Wanted | None:
+    """The nearest build that all those packages require which refuse the installed torch.
+
+    None where nothing refuses it, or no build that fits the machine serves all of them. A compiled
+    package counts only where its own metadata names a torch.
+    """
+    installed = machine.torch.version
+    if installed is None or platform_of(machine) is None or platform_blocker(machine):
+        return None
+    demand = demand_of(machine, knowledge)
+    builds = _published(machine, knowledge, demand)
+    here = next((build for build in builds if is_installed(build, machine)), None)
+    refusing = here and _refusing(here, machine, knowledge)
+    if not refusing:
+        return None
+    case = Case(**asdict(demand), builds=builds, asked=builds, keep=None)
+    distance = _distance(installed, case)
+    fits = (build for build in builds if block(build, case) is None)
+    near = sorted(fits, key=lambda build: (*distance(build), *rank(build, case)))
+    serving = (build for build in near if not _refusing(build, machine, knowledge))
+    build = next(serving, None)
+    return Wanted(build, refusing) if build else None
+
+
+def _refusing(build: TorchBuild, machine: Machine, knowledge: Knowledge) -> Strings:
+    lost, moved = given_up(build, machine, knowledge)
+    return tuple(
+        name
+        for name in (*lost, *moved)
+        if name not in JUDGED
+        or any(
+            not admits(asked.specifier, build.torch)
+            for package in filter(None, [machine.package(name)])
+            for asked in asked_by(package, ("torch",), machine)
+        )
+    )
+
+
+def _published(machine: Machine, knowledge: Knowledge, demand: Demand) -> tuple[TorchBuild, ...]:
+    return tuple(_as_read(build, machine) for build in knowledge.builds_on(demand.platform))
 
 
 def _unconstrained(case: Case) -> tuple[Case, TorchBuild | None]:
@@ -347,10 +398,14 @@ def _unconstrained(case: Case) -> tuple[Case, TorchBuild | None]:
 
 
 def _closest(installed: Version, case: Case) -> tuple[Case, TorchBuild | None]:
-    """Of the builds that keep most of what is installed, the one of the nearest release.
+    """Of the builds that keep most of what is installed, the one of the nearest release."""
+    return _keeping_most(case, _distance(installed, case))
 
-    The same release, the same minor release, the next minor release above, the next below; of one
-    minor release its newest patch.
+
+def _distance(installed: Version, case: Case) -> Callable[[TorchBuild], tuple[int, ...]]:
+    """How far a build is: the same release, the same minor release, the next above, the next below.
+
+    Of one minor release its newest patch.
     """
     order = sorted({build.torch.release[:2] for build in case.builds} | {installed.release[:2]})
     here = order.index(installed.release[:2])
@@ -362,7 +417,7 @@ def _closest(installed: Version, case: Case) -> tuple[Case, TorchBuild | None]:
         slow = other and bool(on_ptx(build, case))
         return other, slow, steps != 0, steps < 0, abs(steps), -build.torch.micro
 
-    return _keeping_most(case, distance)
+    return distance
 
 
 def _keeping_most(
@@ -381,7 +436,9 @@ def _keeping_most(
         fits.sort(key=lambda build: (*distance(build), *rank(build, case)))
         costs = {}
         for build in fits:
-            costs[build] = given_up(build, case.machine, case.knowledge)
+            # What does not work with the installed build did not work before.
+            here = is_installed(build, case.machine)
+            costs[build] = GivenUp() if here else given_up(build, case.machine, case.knowledge)
             if not any(costs[build]):
                 break
         if fits:

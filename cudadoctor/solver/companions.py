@@ -48,7 +48,7 @@ from cudadoctor.solver.demand import (
     seen_gpus,
     variables_for,
 )
-from cudadoctor.solver.fit import block, is_installed
+from cudadoctor.solver.fit import block
 from cudadoctor.solver.reasons import companion_of, last_audio, without_cudnn
 
 PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv")
@@ -301,10 +301,7 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
     """The installed packages that a change to this build costs.
 
     A companion that comes along in another release costs nothing, unless another package pins it.
-    The installed build costs nothing: what does not work with it did not work before.
     """
-    if is_installed(build, m):
-        return GivenUp()
     releases = {"torch": str(build.torch)} | companions_for(build, m, kb)
     fates = {package.name: fate_of(package, build, m, kb) for package in m.packages or ()}
     for name, fate in fates.items():

@@ -16,10 +16,10 @@ from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
-from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
+from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 from cudadoctor.plan.remedies.process import builds_here, keeper_of
-from cudadoctor.solver.builds import Alternative, Choice, best_build
+from cudadoctor.solver.builds import Alternative, Choice, best_build, wanted_torch
 from cudadoctor.solver.companions import (
     asked_by,
     caveats,
@@ -30,10 +30,12 @@ from cudadoctor.solver.companions import (
     kept_by_others,
     moved_along,
     only_for_torch,
+    told,
 )
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
     demand_of,
+    listed,
     named,
     platform_blocker,
     platform_of,
@@ -142,26 +144,22 @@ def for_other_maker(m: Machine, kb: Knowledge, maker: str) -> Remedies:
 
 
 def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
-    """The torch that an installed program requires exactly, and the companions that it names.
-
-    () where every such program has a release for the installed torch, or the build does not run.
-    """
-    torch = m.torch.version
-    for package in (m.packages or ()) if torch else ():
-        exact = {
-            line.name: line.specifier[2:]
-            for line in asked_by(package, TORCH_FAMILY, m)
-            if _EXACT.fullmatch(line.specifier)
-        }
-        wanted, own = exact.pop("torch", None), package.name in TORCH_FAMILY
-        if own or wanted is None or not torch or admits(f"=={wanted}", torch):
-            continue
-        build = best_build(m, kb, keep=wanted).build
-        if build is None or build.cuda is None or kb.companion(package.name, torch):
-            continue
-        title = f"Install torch {wanted}, which {package.name} {package.version} requires"
-        return (replace(remedy_for(build, m, kb, exact), title=title),)
-    return ()
+    """The torch that installed packages require which refuse the present one; () where none is."""
+    wanted = wanted_torch(m, kb)
+    if wanted is None:
+        return ()
+    exact = {
+        line.name: line.specifier[2:]
+        for package in m.packages or ()
+        if package.name in wanted.packages
+        for line in asked_by(told(package, kb), COMPANIONS, m)
+        if _EXACT.fullmatch(line.specifier)
+    }
+    present = [(name, m.package(name)) for name in wanted.packages]
+    names = [f"{name} {package.version}" if package else name for name, package in present]
+    verb = "requires" if len(names) == 1 else "require"
+    title = f"Install torch {wanted.build.torch}, which {listed(names)} {verb}"
+    return (replace(remedy_for(wanted.build, m, kb, exact), title=title),)
 
 
 _EXACT = re.compile(r"==\d+(?:\.\d+){1,3}")

@@ -83,7 +83,7 @@ def _required(m: Machine, kb: Knowledge) -> Iterator[tuple[Asked, Strings]]:
         if version.local is None or (own and own.default):
             lines = kb.default_pins(version, platform)
             # What a report does not list may be there all the same.
-            if version.local and m.look == "report":
+            if m.look == "report":
                 lines = lines and tuple(line for line in lines if _is_listed(line, m))
         elif pin := kb.cudnn_pin(version, m.torch.cuda, platform):
             lines = (pin,)

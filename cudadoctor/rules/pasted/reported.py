@@ -44,6 +44,7 @@ from cudadoctor.plan.remedies import (
     load_driver,
     older_cuda,
     open_modules,
+    pinned_torch,
     proprietary_modules,
     reboot,
     reinstall_torch,
@@ -280,7 +281,7 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
 def _extension(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
     """xFormers says itself what it was built for; its release for this torch is in the tables."""
     told = "xformers-built-for-other" in seen and m.torch.build == "cuda"
-    return install_companion(m, kb, "xformers") if told else ()
+    return pinned_torch(m, kb) + (install_companion(m, kb, "xformers") if told else ())
 
 
 def _other_maker(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
@@ -355,8 +356,11 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "nvidia-wheels-mixed": lambda m, kb: (
         _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else ()
     ),
-    "torch-companion-mismatch": lambda m, kb: install_companion(
-        m, kb, *(name for name in ("torchvision", "torchaudio") if m.package(name))
+    "torch-companion-mismatch": lambda m, kb: (
+        pinned_torch(m, kb)
+        or install_companion(
+            m, kb, *(name for name in ("torchvision", "torchaudio") if m.package(name))
+        )
     ),
 }
 _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
