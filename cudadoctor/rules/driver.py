@@ -71,6 +71,8 @@ from cudadoctor.rules.evidence.signs import (
     torch_works,
     wait_for_answer,
 )
+from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.companions import given_up
 from cudadoctor.solver.demand import capabilities_of, serves_all
 
 if TYPE_CHECKING:
@@ -480,6 +482,10 @@ def _for_an_old_driver(m: Machine, kb: Knowledge, branch: OptInt) -> Remedies:
         # With no code for a GPU this torch has to go anyway, and a driver alone changes nothing.
         fits = serves_all(archs, capabilities, m.torch.version, m.torch.cuda, kb)
         newer = newer if fits else ()
+    build = best_build(m, kb).build if newer else None
+    if build is not None and any(given_up(build, m, kb)) and newer[0].commands:
+        # The driver changes nothing in the environment, another torch does.
+        torch, newer = newer, torch
     return each_once(*torch, *newer, *forward_compat(m, kb, m.torch.cuda))
 
 

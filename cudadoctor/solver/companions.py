@@ -314,7 +314,7 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
                 not _admitted(asked.specifier, releases[asked.name])
                 for asked in asked_by(told(package, kb), releases, m)
             )
-            if refuses or _was_compiled_for_other(told(package, kb), build, m):
+            if refuses or _was_compiled_for_other(told(package, kb), build, m, kb):
                 found[bool(kb.companion(package.name, build.torch))].append(package.name)
     lost = (name for name, release in releases.items() if release is None and m.package(name))
     files = (file.name for file, _ in unmet(m, releases))
@@ -341,8 +341,7 @@ def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, 
 
     Its wheels are made for the default build of that torch: with another CUDA major it stays.
     """
-    same = (other for other in kb.builds_on(build.platform) if other.torch == build.torch)
-    usual = next((other for other in same if other.default), build)
+    usual = usual_build(build, kb)
     packages, moved = [], []
     for package in m.packages or ():
         asked = asked_by(told(package, kb), ("torch",), m)
@@ -358,6 +357,12 @@ def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, 
         else:
             packages.append(package)
     return replace(m, packages=tuple(packages)) if moved else m, tuple(moved)
+
+
+def usual_build(build: TorchBuild, kb: Knowledge) -> TorchBuild:
+    """The default build of the same torch; the build itself where none is known."""
+    same = (other for other in kb.builds_on(build.platform) if other.torch == build.torch)
+    return next((other for other in same if other.default), build)
 
 
 def _admitted(specifier: str, release: OptStr) -> bool:
@@ -379,16 +384,25 @@ def asked_by(
 _cut = lru_cache(maxsize=4096)(cut)
 
 
-def _was_compiled_for_other(package: Distribution, build: TorchBuild, m: Machine) -> bool:
+_COMPILED_AT_RUN_TIME = frozenset({"deepspeed"})
+"""Nothing is bound to torch until the first run, except where an installation noted it."""
+
+
+def _was_compiled_for_other(
+    package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge
+) -> bool:
     """Whether it has compiled code that is bound to another torch than the build."""
     if package.name not in EXTENSIONS - JUDGED or not _changes(build, m):
         return False
     if _major(package.cuda) not in (None, _major(build.cuda)):
         return True
     if package.torch is None:
-        # Who requires exactly one torch was built for it.
+        if package.name in _COMPILED_AT_RUN_TIME:
+            return False
+        # Who requires exactly one torch was built for it: for the build that its index has.
         exact = (asked.specifier for asked in asked_by(package, ("torch",), m))
-        return not any(text.startswith("==") and admits(text, build.torch) for text in exact)
+        same = any(text.startswith("==") and admits(text, build.torch) for text in exact)
+        return not same or _major(usual_build(build, kb).cuda) != _major(build.cuda)
     return package.torch.release[:2] != build.torch.release[:2]
 
 
@@ -454,11 +468,14 @@ def _needed_by(
 def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed packages whose compiled code will not fit the new torch."""
     for package in m.packages or ():
-        if _was_compiled_for_other(told(package, kb), build, m):
+        if _was_compiled_for_other(told(package, kb), build, m, kb):
             fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
             after = f"for torch {build.torch}, install {package.name} {fitting}."
             if fitting == package.version:
                 after = f"reinstall it after you switch to torch {build.torch}."
+            for_usual = kb.companion_pins(package.name, package.version)
+            if for_usual and _major(usual_build(build, kb).cuda) != _major(build.cuda):
+                after = f"its wheels do not work with torch {build.torch} ({build.variant})."
             present = f"{package.name} {package.version} was compiled for the installed torch"
             yield f"{present}; {after}"
 
