@@ -138,10 +138,11 @@ def _run(argv: list[str]) -> int:
         return code
     import msgspec
 
-    from cudadoctor.cli import commands
+    from cudadoctor.cli import commands, looking
     from cudadoctor.cli.options import Options, WrongUse
 
     try:
+        looking.use_tables()
         return commands.check(msgspec.convert(options, Options))
     except WrongUse as error:
         return error.report()

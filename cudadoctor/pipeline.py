@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import date
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -14,9 +16,12 @@ from cudadoctor.model.findings import Diagnosis, Finding, Plan, Step, Wishes
 from cudadoctor.model.machine import Machine, OptFloat, Strings
 from cudadoctor.model.trust import PLACEHOLDER, USER, Command, Foreign, Word, foreign, ours
 from cudadoctor.privacy.redact import Redactor
-from cudadoctor.render import Report
+from cudadoctor.render import Age, Report
 from cudadoctor.render.shells import HOME
 from cudadoctor.rules.diagnose import diagnose
+
+if TYPE_CHECKING:
+    from cudadoctor.knowledge import Knowledge
 
 _EXIT = {"healthy": 0, "warnings": 0, "broken": 1, "undecided": 3}
 
@@ -71,11 +76,27 @@ def report(judged: Judged, *, full: bool = False, seconds: OptFloat = None) -> R
         plan=judged.plan,
         version=__version__,
         knowledge=tables.date,
+        age=_age(machine, tables),
         sources=sources,
         seconds=seconds,
         facts=redactor.document(machine) if redactor else factfile.encode(machine),
         shade=redactor.text if redactor else str,
     )
+
+
+def _age(machine: Machine, tables: Knowledge) -> Age:
+    """How far the tables are behind a machine, by the day of its facts."""
+    torch, driver = machine.torch.version, machine.driver.version
+    newer = []
+    if torch and not torch.is_prerelease and torch.release > tables.newest_torch.release:
+        newer.append(f"torch {torch.public}")
+    if driver and driver.branch > tables.newest_branch() and tables.native_cuda(driver) is None:
+        newer.append(f"driver {driver}")
+    try:
+        days = (date.fromisoformat(machine.date or "") - date.fromisoformat(tables.date)).days
+    except ValueError:
+        days = None
+    return Age(days=days, newer=tuple(newer), renewed=tables.is_renewed)
 
 
 def exit_code(diagnosis: Diagnosis, *, strict: bool) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import compileall
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -13,6 +15,15 @@ import pytest
 from standin_fixtures import standins  # noqa: F401
 
 import cudadoctor
+from cudadoctor.cli.looking import KNOWLEDGE
+from cudadoctor.knowledge import renewed, tables
+
+FROZEN = Path(__file__).parent / "judged" / "tables"
+"""The tables that an update may renew, as they were when the pinned outputs were written.
+
+What the tests expect of a release, of the newest one above all, they expect of these.
+REWRITE_JUDGED copies them from the package; it is to be run after a table was changed by hand.
+"""
 
 # A job in the background (`nohup … &`) starts with these ignored, and so would every child of a
 # test: the doctor leaves an ignored signal alone. Tests that send one need it at its default.
@@ -25,9 +36,22 @@ for _number, _handler in (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the doctor once: under PYTHONDONTWRITEBYTECODE each child of a test would anew."""
+    """Compile the doctor once: under PYTHONDONTWRITEBYTECODE each child of a test would anew.
+
+    And settle which tables the tests rest on: neither those of today, nor those that whoever runs
+    the tests has renewed.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="cudadoctor-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["XDG_STATE_HOME"] = folder.name
+    os.environ.pop(KNOWLEDGE, None)
+    own = Path(tables.FOLDER)
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(cudadoctor.__file__).parent, quiet=2)
+        for name in renewed.TABLES if os.environ.get("REWRITE_JUDGED") else ():
+            shutil.copy(own / f"{name}.json", FROZEN)
+    tables.FOLDER = str(shutil.copytree(own, Path(folder.name, "tables")))
+    shutil.copytree(FROZEN, tables.FOLDER, dirs_exist_ok=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,6 @@ the bench writes it; `check --advice` reads it.
 """
 
 import hashlib
-import os
 import platform
 import tempfile
 from contextlib import suppress
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 
 from cudadoctor.bench.results import BenchResult, Gain
 from cudadoctor.host.children import Environment
+from cudadoctor.host.local import state_folder
 from cudadoctor.model.machine import OptStr, Strings
 
 MOST_FILES, MOST_BYTES = 200, 1 << 20
@@ -81,15 +81,8 @@ def from_result(result: BenchResult) -> tuple[Kept, ...]:
 
 def folder(env: Environment) -> Path | None:
     """Where results lie; None where no variable and no home says."""
-    home = env.get("HOME") or env.get("USERPROFILE")
-    places = (
-        env.get("LOCALAPPDATA", "") if os.name == "nt" else "",
-        env.get("XDG_STATE_HOME", ""),
-        f"{home}/.local/state" if home else "",
-    )
-    # A relative one is to be ignored, says XDG.
-    found = (Path(place, "cudadoctor", "bench") for place in places if Path(place).is_absolute())
-    return next(found, None)
+    place = state_folder(env)
+    return Path(place, "bench") if place else None
 
 
 def keep(result: BenchResult, env: Environment) -> OptStr:

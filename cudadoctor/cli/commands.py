@@ -327,11 +327,31 @@ def _advice(shown: Report, options: Options) -> tuple[Advice, ...]:
     return advice.advise(shown.machine, knowledge.load(), found.kept, cpu)
 
 
+def update(options: Options) -> int:
+    """Update the compatibility tables, which say what each PyTorch release runs on.
+
+    Reads what PyPI, PyTorch, NVIDIA, conda-forge and Docker Hub say about new releases, and saves
+    it in your home folder, where all commands find it. No other command downloads tables.
+
+    For a machine without internet access, run `cudadoctor update -o FILE` on another machine and
+    copy the file. To use it, pass --knowledge FILE, or set CUDADOCTOR_KNOWLEDGE to its absolute
+    path.
+
+    Exit code: 0 if the tables are up to date, 1 if --check found a newer PyTorch release, 2 for a
+    usage error, 3 if PyPI could not be read.
+    """
+    from cudadoctor.cli import renewing
+
+    return renewing.update(options)
+
+
 def version() -> int:
     """Print the version of cudadoctor and the date of its knowledge tables."""
     from cudadoctor import __version__, knowledge
     from cudadoctor.cli.speech import say
 
-    about = say("knowledge base of {date}", date=knowledge.load().date)
+    kb = knowledge.load()
+    about = say("knowledge base of {date}", date=kb.date)
+    about += f" ({say('updated by cudadoctor update')})" if kb.is_renewed else ""
     sys.stdout.write(f"cudadoctor {__version__}, {about}\n")
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cudadoctor import __version__
-from cudadoctor.cli import commands, speech
+from cudadoctor.cli import commands, looking, speech
 from cudadoctor.cli.options import Options, WrongUse, refuse, refuse_unknown, seconds, unknown
 from cudadoctor.cli.output import width
 from cudadoctor.cli.speech import say
@@ -129,6 +129,12 @@ def _file(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
     if value is not None and os.path.isdir(value):  # noqa: PTH112
         refuse("{path} is a folder; specify a file", path=value)
     return value
+
+
+def _tables(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    """Reads the tables that every command judges with, before it begins."""
+    if not ctx.resilient_parsing:
+        looking.use_tables(value)
 
 
 # --- help ---------------------------------------------------------------------------------------
@@ -353,10 +359,18 @@ _looking = (
     _device,
     _timeout,
 )
+_knowledge = _option(
+    "--knowledge",
+    callback=_tables,
+    metavar="FILE",
+    expose_value=False,
+    help="Use the tables in this file",
+)
 _judging = (
     _option("--ignore", multiple=True, metavar="CAUSE", help="Ignore a cause (repeatable)"),
     _option("--compile", "compiles", is_flag=True, help="Assume you will compile CUDA extensions"),
     _option("--as-of", metavar="YYYY-MM-DD", help="Evaluate the report as of this date"),
+    _knowledge,
 )
 
 _add(
@@ -419,7 +433,7 @@ _add(
     _folder,
     make=(
         _option("--python", metavar="PATH", help="Python to create the environment with"),
-        *(_manager, _torch, _verify, _device, _timeout, _yes),
+        *(_manager, _torch, _verify, _knowledge, _device, _timeout, _yes),
     ),
     show=(_json, _lang),
 )
@@ -487,4 +501,14 @@ _add(
     look=_looking,
     show=(_full, _lang),
 )
-_add(commands.version, "Print the version", other=(_lang,))
+_add(
+    commands.update,
+    "Update the compatibility tables",
+    other=(
+        _option("--check", "newer", is_flag=True, help="Only check for a newer PyTorch release"),
+        _option("-o", "--output", callback=_file, metavar="FILE", help="Save all tables to a file"),
+        _option("-q", "--quiet", is_flag=True, help="Print only a one-line answer"),
+        _lang,
+    ),
+)
+_add(commands.version, "Print the version", other=(_knowledge, _lang))

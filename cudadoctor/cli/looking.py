@@ -1,12 +1,14 @@
-"""Examine this machine as the options say: the way of every command to the probes."""
+"""The way of every command to the probes, and to the tables that it judges with."""
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import SHORTER, Waiting
+from cudadoctor.host import local
 from cudadoctor.probes import examine
 
 if TYPE_CHECKING:
@@ -22,6 +24,26 @@ def this_machine(options: Options) -> Machine:
         from cudadoctor.cli.speech import spoken
 
         refuse(spoken(str(error)))
+
+
+KNOWLEDGE = "CUDADOCTOR_KNOWLEDGE"
+"""Names a file of tables, as --knowledge does."""
+
+
+def use_tables(named: str | None = None) -> None:
+    """Judge with the tables of a file: one that is named, else the one that `update` has saved.
+
+    Where neither is there, this is all that it costs: one look for a file.
+    """
+    chosen = named or os.environ.get(KNOWLEDGE)
+    saved = None if chosen else local.saved_tables(os.environ)
+    if chosen or (saved and os.path.exists(saved)):
+        from cudadoctor.cli import renewing
+
+        if chosen:
+            renewing.use_named(chosen, variable=None if named else KNOWLEDGE)
+        elif saved:
+            renewing.use_saved(saved)
 
 
 def look_of(options: Options) -> examine.Look:

@@ -24,7 +24,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved: what --from named. compiles: --compile. manager: --with. printed: --print.
     timeout: seconds for each probe. ranks: processes of the DDP stage. kind: --as, the file that
     fix --print writes in place of a script. shared: --allow-shared. advice: of check, what makes
-    training faster here.
+    training faster here. newer: --check of update.
     """
 
     python: str | None = None
@@ -65,6 +65,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: bool = False
     scale: str | None = None
     plant: tuple[str, ...] = ()
+    newer: bool = False
 
 
 class WrongUse(Exception):  # noqa: N818 - the user's, not ours

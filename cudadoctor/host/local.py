@@ -171,6 +171,27 @@ def home_of(host: Host) -> OptStr:
     return host.env.get("HOME") or host.env.get("USERPROFILE")
 
 
+def state_folder(env: Environment) -> OptStr:
+    """Where the doctor keeps what lasts; None where no variable and no home says.
+
+    XDG_STATE_HOME/cudadoctor, on Windows LOCALAPPDATA/cudadoctor: never the current folder.
+    """
+    home = env.get("HOME") or env.get("USERPROFILE")
+    places = (
+        env.get("LOCALAPPDATA", "") if os.name == "nt" else "",
+        env.get("XDG_STATE_HOME", ""),
+        f"{home}/.local/state" if home else "",
+    )
+    # A relative one is to be ignored, says XDG.
+    return next((join(place, "cudadoctor") for place in places if os.path.isabs(place)), None)
+
+
+def saved_tables(env: Environment) -> OptStr:
+    """Where `cudadoctor update` saves its tables."""
+    place = state_folder(env)
+    return place and join(place, "knowledge.json")
+
+
 class LocalHost:
     """This machine. `scratch` is a temporary folder that takes every cache of every child."""
 

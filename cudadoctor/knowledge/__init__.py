@@ -2,18 +2,28 @@
 
 The rows live in JSON files beside this module, kept by `knowledge.update`, and are decoded into the
 types that the rules use. No table is read before it is asked for: `check --fast` must not pay for
-tables that no rule looks at.
+tables that no rule looks at. A file of the user's can renew some of them: see `knowledge.renewed`.
 """
 
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
 
+from packaging.version import Version
+
 from cudadoctor.knowledge.companions import Companions
 from cudadoctor.knowledge.drivers import DriverFault, Drivers
 from cudadoctor.knowledge.gpus import Architecture, GpuModel, Gpus
 from cudadoctor.knowledge.software import Software
-from cudadoctor.knowledge.tables import KnowledgeError, Row, Source, table
+from cudadoctor.knowledge.tables import (
+    RENEWED,
+    KnowledgeError,
+    Row,
+    Source,
+    kept,
+    table,
+    version,
+)
 from cudadoctor.knowledge.torch_builds import TorchBuild
 
 __all__ = [
@@ -27,21 +37,38 @@ __all__ = [
 ]
 
 
+class _Named(Row, frozen=True):
+    torch: str
+
+
 class _Dated(Row, frozen=True):
     collected: str
+    releases: tuple[_Named, ...]
 
 
 class Knowledge(Companions, Drivers, Gpus, Software):
     """All tables, one base a subject. Make one with `load()`."""
 
+    _dated = kept("torch", _Dated)
+
     @cached_property
     def _sources(self) -> dict[str, Source]:
         return table("sources", dict[str, dict[str, Source]])["sources"]
 
-    @cached_property
+    @property
     def date(self) -> str:
         """The day the tables were collected, ISO 8601."""
-        return table("torch", _Dated).collected
+        return self._dated.collected
+
+    @property
+    def newest_torch(self) -> Version:
+        """The newest release in the tables."""
+        return version(self._dated.releases[0].torch)
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether some tables come from a file of the user's."""
+        return bool(RENEWED)
 
     def source(self, key: str) -> Source:
         """The source behind a key. Raises KnowledgeError for a key that no table has."""

@@ -32,13 +32,24 @@ class Source(Row, frozen=True):
     date: str | None
 
 
+RENEWED: dict[str, dict[str, Any]] = {}
+"""The tables that a file of the user's renews, whole; they stand in place of ours."""
+
+
 def table(name: str, kind: type[T]) -> T:
     """One table, decoded. Raises KnowledgeError if the file is missing or of another shape."""
     try:
-        with open(join(FOLDER, f"{name}.json"), "rb") as file:
-            return msgspec.json.decode(file.read(), type=kind, dec_hook=_decoded)
+        if name in RENEWED:
+            return msgspec.convert(RENEWED[name], kind, dec_hook=_decoded)
+        return packaged(name, kind)
     except (OSError, msgspec.DecodeError) as error:
         raise KnowledgeError(f"The table {name}.json cannot be read: {error}") from error
+
+
+def packaged(name: str, kind: type[T]) -> T:
+    """One table as it lies beside this module."""
+    with open(join(FOLDER, f"{name}.json"), "rb") as file:
+        return msgspec.json.decode(file.read(), type=kind, dec_hook=_decoded)
 
 
 def texts(name: str, kind: type[T]) -> T:

@@ -8,7 +8,7 @@ from functools import cached_property
 from msgspec.structs import replace
 from packaging.version import Version
 
-from cudadoctor.knowledge.tables import Row, kept, table
+from cudadoctor.knowledge.tables import Row, kept, packaged, table
 from cudadoctor.model.machine import (
     OptBool,
     OptInt,
@@ -156,6 +156,10 @@ class TorchBuilds:
 
     @property
     def pinned_names(self) -> frozenset[str]:
-        """The names of all that a wheel of torch requires."""
-        named = (_NAME.match(line) for lines in self._pins.values() for line in lines)
+        """The names of all that a wheel of torch requires, by the tables of this package.
+
+        What a foreign document may name is not for a file of rows to say.
+        """
+        rows = packaged("pins", dict[str, tuple[_Pins, ...]])["pins"]
+        named = (_NAME.match(line) for row in rows for line in row.requires)
         return frozenset(found[0] for found in named if found)

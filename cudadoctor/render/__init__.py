@@ -7,9 +7,29 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from cudadoctor.model.findings import Diagnosis, Plan
-from cudadoctor.model.machine import Json, Machine, OptFloat
+from cudadoctor.model.machine import Json, Machine, OptFloat, OptInt, Strings
 
 _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Age(Struct, frozen=True, kw_only=True):
+    """How far the tables are behind the machine.
+
+    days: since they were collected, None not known. newer: what the machine has that they do not
+    know yet ("torch 2.16.0"). renewed: they come from a file of the user's.
+    """
+
+    days: OptInt = None
+    newer: Strings = ()
+    renewed: bool = False
+
+    @property
+    def matters(self) -> bool:
+        return bool(self.newer) or (self.days or 0) > FRESH_DAYS
+
+
+FRESH_DAYS = 60
+"""Releases come every one or two months: older tables lack one."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -17,7 +37,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     The texts of diagnosis and the plain `facts` are already redacted where they are to be; the plan
     never is, since its commands must run. machine is whole: `shade` redacts what is said of it.
-    sources: source key -> what is shown for it.
+    sources: source key -> what is shown for it. age: of the tables.
     """
 
     machine: Machine
@@ -25,6 +45,7 @@ class Report(Struct, frozen=True, kw_only=True):
     plan: Plan
     version: str
     knowledge: str
+    age: Age = Age()
     sources: dict[str, str] = {}
     seconds: OptFloat = None
     facts: Json = {}

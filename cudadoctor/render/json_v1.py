@@ -22,6 +22,11 @@ def report(shown: Report) -> Json:
         "schema": 1,
         "cudadoctor": shown.version,
         "knowledge": shown.knowledge,
+        "tables": {
+            "renewed": shown.age.renewed,
+            "age_days": shown.age.days,
+            "newer": list(shown.age.newer),
+        },
         "verdict": diagnosis.verdict,
         "primary": diagnosis.primary,
         "findings": [_finding(finding, shown.plan) for finding in diagnosis.findings],

@@ -201,6 +201,8 @@ def report(shown: Report, say: Language | None = None) -> str:
         text = say("Also reported, probably caused by the above: {titles}.", titles=titles)
         page.block(_paragraph(text))
     page.machine()
+    if stale := summary.stale(shown, say):
+        page.block(_paragraph(stale))
     made = f"<sub>cudadoctor {shown.version}, {say('knowledge base of')} {shown.knowledge}</sub>"
     return "\n".join((*page.lines, made, ""))
 

@@ -61,6 +61,23 @@ def _system(machine: Machine, say: Language) -> str:
     return ", ".join(word for word in (name, *marks, inside) if word)
 
 
+def stale(shown: Report, say: Language) -> OptStr:
+    """That the tables are behind this machine, and what to do; None where they are not."""
+    if not shown.age.matters:
+        return None
+    if shown.age.newer:
+        return say(
+            "The tables are from {date}, and {newer} is newer: cudadoctor update",
+            date=shown.knowledge,
+            newer=shown.age.newer[0],
+        )
+    return say(
+        "The tables are {days} days old ({date}). Update them: cudadoctor update",
+        days=shown.age.days,
+        date=shown.knowledge,
+    )
+
+
 def shown_findings(shown: Report) -> tuple[Finding, ...]:
     """The findings that are worth showing.
 

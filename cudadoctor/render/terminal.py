@@ -365,6 +365,9 @@ class _Page(_Lines):
         )
         for line in self.broken(joined, room):
             self.line((f"  {line.removesuffix(' ·')}", "dim"))
+        # Where a quick look is all that is wanted, a long one says it.
+        if (stale := summary.stale(self.shown, self.say)) and self.shown.machine.look != "fast":
+            self.text("", stale, "yellow", margin=2)
 
     def _in_row(self, marks: list[tuple[str, str, str]]) -> None:
         """Marks beside each other, none broken at the end of a line if it fits on one."""

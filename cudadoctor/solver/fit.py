@@ -14,10 +14,11 @@ from cudadoctor.solver.demand import Demand, served
 
 Block = Literal[
     "absent", "announced", "python", "glibc", "tegra", "no-gpu", "cpu", "archs", "contested",
-    "driver", "ptx", "cudnn",
+    "driver", "ptx", "cudnn", "gap",
 ]  # fmt: skip
 """absent: never published. no-gpu: a CUDA build where no GPU is. ptx: the driver is too old for
-the PTX that this GPU would need. cudnn: torch has code for the GPU, its own cuDNN has not."""
+the PTX that this GPU would need. cudnn: torch has code for the GPU, its own cuDNN has not. gap:
+what the build needs of this machine is not known."""
 
 
 NO_GPU = "This machine has no NVIDIA GPU, so the CPU build is the right one."
@@ -39,6 +40,8 @@ def block(
         return "python"
     if build.glibc and demand.glibc and demand.glibc < build.glibc and "glibc" not in ignoring:
         return "glibc"
+    if gap_of(build, demand):
+        return "gap"
     if demand.gpus == "none":
         return None if build.cuda is None or (build.default and trusting) else "no-gpu"
     if build.cuda is None:
@@ -46,6 +49,18 @@ def block(
     if demand.tegra is not None:
         return "tegra"
     return next(_of_hardware(build, build.cuda, demand, trusting, ignoring), None)
+
+
+def gap_of(build: TorchBuild, demand: Demand) -> OptStr:
+    """What nobody knows of a build although this machine turns on it; an update can leave such."""
+    if not build.platform.startswith("linux"):
+        return None
+    if build.glibc is None:
+        return "glibc"
+    below = demand.knowledge.cudnn_below
+    return (
+        "cuDNN" if build.cuda and not build.cudnn and any(map(below, demand.capabilities)) else None
+    )
 
 
 def _of_hardware(
@@ -138,6 +153,8 @@ def reason(build: TorchBuild, demand: Demand) -> OptStr:
             level = f"supports CUDA up to {drive.cuda}" if drive.cuda else "is older"
             here = f"is {drive.version}" if drive.version else level
             return f"CUDA {cuda} needs driver {floor.driver} or newer; yours {here}."
+        case "gap":
+            return f"It is not known which {gap_of(build, demand)} this build needs."
         case "cudnn":
             refused = _listed(cudnn_refuses(build, demand))
             release = own_cudnn(build, demand.knowledge)

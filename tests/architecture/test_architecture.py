@@ -31,7 +31,7 @@ CORE = (
 
 SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.fast"}
-    | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved"}
+    | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved", "cli.renewing"}
     | {"bench.store", "bench.command", "bench.heats", "bench.stable", "bench.script"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
@@ -45,8 +45,8 @@ WORLD = frozenset(
 )
 MAY = {
     "knowledge.tables": {"os"},  # reads the tables that lie beside it
-    # A maintainer's command asks the package index and writes the tables; its readers do not.
-    "knowledge.update.__main__": {"os", "tempfile"},
+    # An update asks the package index and writes files; its readers do not.
+    "knowledge.update.writing": {"os", "tempfile"},
     "knowledge.update.fetching": {"time"},
     # Probes reckon with time and run beside each other; paths are text to them.
     "probes": {"os", "time", "threading", "signal"},
@@ -82,6 +82,7 @@ UPWARD = frozenset(
         "cli.printing",
         "cli.saved",
         "cli.looking",
+        "cli.renewing",
         "cli.output",
         "host",
         "probes",

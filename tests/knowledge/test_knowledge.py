@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from itertools import groupby
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudadoctor import knowledge
-from cudadoctor.knowledge.update.rows import ORDER, row_of, written
+from cudadoctor.knowledge import renewed
+from cudadoctor.knowledge.tables import FOLDER
+from cudadoctor.knowledge.update.rows import row_of, written
 from cudadoctor.model.requirements import admits
-from cudadoctor.model.versions import DriverVersion
 from cudadoctor.solver.demand import serves_all
 
 KB = knowledge.load()
-TABLES = Path(knowledge.__file__).parent / "tables"
+TABLES = Path(FOLDER)
+PACKAGED = Path(knowledge.__file__).parent / "tables"
 FACTS = Path(__file__).parent.parent.parent.parent / "shared" / "facts"
 
 
@@ -28,8 +30,8 @@ def version(text: str) -> Version:
     return Version(text)
 
 
-def tables() -> dict[str, dict[str, Any]]:
-    return {path.stem: json.loads(path.read_bytes()) for path in TABLES.glob("*.json")}
+def tables(folder: Path = TABLES) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_bytes()) for path in folder.glob("*.json")}
 
 
 def facts(name: str) -> dict[str, Any]:
@@ -42,27 +44,25 @@ def facts(name: str) -> dict[str, Any]:
 
 
 def test_the_tables_lie_as_an_update_writes_them() -> None:
-    for name in {"sources", *(name.partition(".")[0] for name in ORDER)}:
-        assert (TABLES / f"{name}.json").read_text(encoding="utf-8") == written(tables()[name])
+    for name in renewed.TABLES:
+        text = (PACKAGED / f"{name}.json").read_text(encoding="utf-8")
+        assert text == written(json.loads(text))
+
+
+@pytest.mark.parametrize("folder", [PACKAGED, TABLES], ids=["packaged", "frozen"])
+def test_the_tables_hold_together(folder: Path) -> None:
+    assert [*renewed.problems(tables(folder))] == []
 
 
 KEYS = {
-    "torch.releases": ("torch",),
-    "torch.builds": ("torch", "variant", "platform"),
-    "pins.pins": ("torch", "platform"),
-    "companions.releases": ("package", "version"),
-    "images.tags": ("cuda", "distro"),
-    "conda.conda_forge": ("torch",),
     "conda.pytorch": ("torch",),
-    "libraries.nccl": ("torch",),
     "libraries.wheels": ("toolkit",),
-    "drivers.toolkits": ("toolkit",),
-    "drivers.branches": ("branch",),
     "drivers.floors": ("major",),
     "compilers.nvcc": ("toolkit",),
     "compilers.hosts": ("toolkit",),
     "gpus.models": ("name", "capability", "architecture"),
 }
+"""Lists that no update writes."""
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -72,25 +72,27 @@ def test_the_keys_of_a_table_are_unique(name: str) -> None:
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.parametrize("name", ORDER)
-def test_the_rows_of_a_table_are_sorted(name: str) -> None:
-    table, _, part = name.partition(".")
-    rows = tables()[table][part]
-    packages = list(dict.fromkeys(row.get("package") for row in rows))
-    for package in packages:
-        of_one = [row for row in rows if row.get("package") == package]
-        assert of_one == sorted(of_one, key=ORDER[name])
-    assert packages == [key for key, _ in groupby(row.get("package") for row in rows)]
+Harm = Callable[[dict[str, dict[str, Any]]], object]
+HARMS: dict[str, Harm] = {
+    "has no unique key": lambda of: of["torch"]["builds"].insert(0, of["torch"]["builds"][0]),
+    "out of order": lambda of: of["torch"]["releases"].reverse(),
+    "differ in their columns": lambda of: of["libraries"]["nccl"][0].pop("bundled"),
+    "cites no known source": lambda of: of["pins"]["pins"][0].update(sources=[]),
+    "cites no known source: {": lambda of: of["pins"]["pins"][0].update(sources=["no.such"]),
+    "belongs to no release": lambda of: of["torch"]["releases"].pop(0),
+    "is not of CUDA 11.1": lambda of: of["torch"]["builds"][0].update(cuda="11.1"),
+    "is a second default": lambda of: [
+        build.update(default=True) for build in of["torch"]["builds"][:4]
+    ],
+    "is not allowed in drivers.toolkits": lambda of: of["drivers"]["toolkits"][0].update(linux="x"),
+}
 
 
-def test_every_version_of_the_tables_is_one() -> None:
-    all_of = tables()
-    for row in all_of["torch"]["builds"]:
-        versions = (row["torch"], row["cuda"], row["toolkit"], row["cudnn"], row["glibc"])
-        assert all(Version(text) for text in versions if text)
-    for row in all_of["drivers"]["toolkits"]:
-        assert Version(row["toolkit"])
-        assert all(DriverVersion(text) for text in (row["linux"], row["windows"]) if text)
+@pytest.mark.parametrize("what", HARMS)
+def test_tables_that_do_not_hold_together_are_told(what: str) -> None:
+    harmed = tables()
+    HARMS[what](harmed)
+    assert what in next(renewed.problems(harmed))
 
 
 def test_the_releases_agree_with_the_collected_facts() -> None:

@@ -9,11 +9,12 @@ import pytest
 from packaging.version import Version
 
 from cudadoctor import knowledge
+from cudadoctor.knowledge import tables
 from cudadoctor.knowledge.gpus import spellings
 from cudadoctor.model.versions import DriverVersion
 
 KB = knowledge.load()
-TABLES = Path(knowledge.__file__).parent / "tables"
+TABLES = Path(tables.FOLDER)
 
 
 def version(text: str) -> Version:

@@ -21,12 +21,13 @@ from update_fixtures import (
 )
 
 from cudadoctor import knowledge
+from cudadoctor.knowledge import tables
 from cudadoctor.knowledge.update.__main__ import main
 from cudadoctor.knowledge.update.index import Release, files_of, requirements_of
 from cudadoctor.knowledge.update.torch_rows import pins_on
 
 KB = knowledge.load()
-TABLES = Path(knowledge.__file__).parent / "tables"
+TABLES = Path(tables.FOLDER)
 DAY = "2099-12-10"
 PAGE = f"{INDEX}/vllm/"
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from update_fixtures import CODE, Pages, autumn, html, metadata
 
+from cudadoctor.knowledge.renewed import ORDER, Values
 from cudadoctor.knowledge.update import torch_rows
 from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
@@ -35,7 +36,7 @@ from cudadoctor.knowledge.update.public import (
     docker_hub,
     release_matrix,
 )
-from cudadoctor.knowledge.update.rows import ORDER, SOURCES, Update, Values
+from cudadoctor.knowledge.update.rows import SOURCES, Update
 from cudadoctor.knowledge.update.torch_rows import Paired, pair_for
 
 TABLES = autumn()

@@ -32,9 +32,9 @@ from update_fixtures import (
 )
 
 from cudadoctor.knowledge import tables as tables_module
+from cudadoctor.knowledge.renewed import ORDER
 from cudadoctor.knowledge.torch_builds import TorchBuilds
 from cudadoctor.knowledge.update.__main__ import NOT_ASKED, main
-from cudadoctor.knowledge.update.rows import ORDER
 
 PYPI_ONLY = "pypi"
 DAY = "2099-12-10"

@@ -12,10 +12,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from cudadoctor import knowledge
+from cudadoctor.knowledge.tables import FOLDER
 from cudadoctor.knowledge.update.fetching import NotRead, Page
 
-HERE = Path(knowledge.__file__).parent
+HERE = Path(FOLDER).parent
+"""The tables that the tests rest on: frozen ones."""
 INDEX = "https://pypi.org/simple"
 FILES = "https://files.pythonhosted.org/packages"
 TAGS = {
@@ -144,13 +145,17 @@ def known_pages() -> dict[str, bytes]:
 
 
 def torch_wheel(
-    release: str, cuda: str | None, requires: tuple[str, ...] = REQUIRES, newline: str = "\n"
+    release: str,
+    cuda: str | None,
+    requires: tuple[str, ...] = REQUIRES,
+    newline: str = "\n",
+    code: tuple[str, ...] = CODE,
 ) -> bytes:
     """A wheel of torch with what an update looks at, and much that it does not."""
     local = f"+cu{cuda.replace('.', '')}" if cuda else "+cpu"
     said = ["from typing import Optional", f"__version__ = '{release}{local}'", "debug = False"]
     said += [f"cuda: Optional[str] = {cuda!r}", "hip: Optional[str] = None", ""]
-    library = b"\x7fELF" + bytes(5000) + b"\0" + " ".join(CODE).encode() + b"\0" + bytes(900)
+    library = b"\x7fELF" + bytes(5000) + b"\0" + " ".join(code).encode() + b"\0" + bytes(900)
     members = {
         "torch/__init__.py": b"raise SystemExit\n" * 9999,
         "torch/version.py": newline.join(said).encode(),

@@ -2,19 +2,17 @@
 
 import argparse
 import json
-import os
 import sys
-import tempfile
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 from packaging.version import Version
 
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
-from cudadoctor.knowledge.update import public, torch_rows
+from cudadoctor.knowledge.update import places, torch_rows
 from cudadoctor.knowledge.update.fetching import LIMIT_S, Fetcher, NotRead, Web
-from cudadoctor.knowledge.update.rows import PYPI, TITLES, GivenUp, Update, written
+from cudadoctor.knowledge.update.rows import PYPI, TITLES, Update, written
+from cudadoctor.knowledge.update.writing import replaced
 
 TABLES = Path(__file__).parent.parent / "tables"
 NOT_ASKED = 3
@@ -25,15 +23,6 @@ EXITS = """\
 Exit code: 0 if every source was read (with --check: if the tables have the newest torch), 1 if
 --check found a newer torch, 2 for wrong use, 3 if a source could not be read. Such a source
 changes nothing."""
-
-PLACES = {
-    "conda-forge": public.conda_forge,
-    "cuda-notes": public.cuda_notes,
-    "docker-hub": public.docker_hub,
-    "release-md": public.release_matrix,
-    "torch-index": torch_rows.torch_index,
-}
-"""Whom to ask after the package index. Of two that speak of one build the later knows better."""
 
 
 def main(
@@ -65,7 +54,7 @@ def main(
             parser.error(f"--only: {name!a} is not a source; choose from {', '.join(known)}")
     if asked.check:
         return _check(update)
-    ask(update)
+    places.ask(update)
     if update.failures and not update.reached:
         sys.stderr.write(f"No source could be read; nothing was changed: {update.failures[0]}\n")
         return NOT_ASKED
@@ -106,28 +95,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def ask(update: Update) -> None:
-    """Ask the places one after the other; one that fails takes nothing from the others."""
-    if not update.only or {*update.only} - PLACES.keys():
-        with suppress(GivenUp):
-            torch_rows.package_index(update)
-    for name, read in PLACES.items():
-        if update.wants(name):
-            with suppress(GivenUp), update.reading():
-                read(update)
-
-
 def _check(update: Update) -> int:
-    known = update.tables["torch"]["releases"][0]["torch"]
+    known = update.newest
     try:
-        newest = torch_rows.newest_torch(update)
+        listed = torch_rows.newest_torch(update)
     except NotRead as error:
         sys.stderr.write(f"Could not check for a torch newer than {known}: {error}\n")
         return NOT_ASKED
-    if Version(newest) <= Version(known):
-        sys.stdout.write(f"The tables have the newest torch ({newest}).\n")
+    if Version(listed) <= Version(known):
+        sys.stdout.write(f"The tables have the newest torch ({listed}).\n")
         return 0
-    sys.stdout.write(f"torch {newest} is on the index; the newest in the tables is {known}.\n")
+    sys.stdout.write(f"torch {listed} is on the index; the newest in the tables is {known}.\n")
     return 1
 
 
@@ -136,23 +114,8 @@ def _write(update: Update, folder: Path) -> list[str]:
     tables = {folder / f"{name}.json": table for name, table in update.tables.items()}
     changed = [path for path, table in tables.items() if json.loads(path.read_bytes()) != table]
     for path in changed:
-        _replaced(path, written(tables[path]))
+        replaced(path, written(tables[path]).encode())
     return [path.name for path in changed]
-
-
-def _replaced(path: Path, text: str) -> None:
-    """The file with another content: all of it, or as it was."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(path.stat().st_mode & 0o777)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 if __name__ == "__main__":

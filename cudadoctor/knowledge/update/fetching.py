@@ -24,7 +24,7 @@ from msgspec import Struct
 AGENT = "cudadoctor-knowledge-update"
 MOST_BYTES = 64 << 20
 LIMIT_S = 30.0
-_SILENT_S = 10.0
+SILENT_S = 10.0
 _PIECE = 1 << 16
 _PART = 1 << 20
 _JSON_FIRST = (
@@ -58,8 +58,14 @@ class Fetcher(Protocol):
 class Web:
     """http and https, nothing else: an index cannot send the reader to a file of this machine."""
 
-    def __init__(self, *, limit_s: float = LIMIT_S, most_bytes: int = MOST_BYTES) -> None:
-        self._limit_s, self._most = limit_s, most_bytes
+    def __init__(
+        self,
+        *,
+        limit_s: float = LIMIT_S,
+        silent_s: float = SILENT_S,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._limit_s, self._silent_s, self._most = limit_s, silent_s, most_bytes
         self._opener = OpenerDirector()
         for handler in (
             *(ProxyHandler, HTTPHandler, HTTPSHandler, HTTPRedirectHandler, UnknownHandler),
@@ -74,7 +80,7 @@ class Web:
             if part is not None:
                 request.add_header("Range", f"bytes={part}")
             ends = monotonic() + self._limit_s
-            with self._opener.open(request, timeout=min(_SILENT_S, self._limit_s)) as answer:
+            with self._opener.open(request, timeout=min(self._silent_s, self._limit_s)) as answer:
                 if part is not None and answer.status != 206:
                     raise NotRead(f"{url!a} does not hand out parts of a file.")
                 body = bytearray()

@@ -2,16 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
 from packaging.version import Version
 
+from cudadoctor.knowledge.renewed import variant_of
 from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import Html, decoded, text_of
 from cudadoctor.knowledge.update.rows import Update
-from cudadoctor.knowledge.update.torch_rows import minor_of, variant_of, watched
+from cudadoctor.knowledge.update.torch_rows import minor_of, watched
 from cudadoctor.model.machine import OptStr, StrPair
 from cudadoctor.model.versions import DriverVersion, version_of
 
@@ -72,6 +73,7 @@ def cuda_notes(update: Update) -> None:
         raise NotRead(f"{CUDA_NOTES_URL!a} has no table of toolkits and drivers.")
     known = {row["toolkit"]: row for row in update.tables["drivers"]["toolkits"]}
     minors = {minor_of(name) for name in known}
+    levels: dict[int, list[str]] = defaultdict(list)
     enter = partial(update.enter, "cuda-notes", CUDA_NOTES_URL, "drivers.toolkits", fills=True)
     for toolkit, linux, windows in listed:
         row = known.get(toolkit)
@@ -82,8 +84,20 @@ def cuda_notes(update: Update) -> None:
                 f"The release notes of CUDA {toolkit} name driver {linux}, "
                 f"the tables {row['linux']}."
             )
+        else:
+            levels[DriverVersion(linux).branch].append(minor_of(toolkit))
         guessed = {} if row else {"uncertain": True}
         enter({"toolkit": toolkit}, {"linux": linux, "windows": windows, **guessed})
+    _enter_branches(update, levels)
+
+
+def _enter_branches(update: Update, levels: Mapping[int, Iterable[str]]) -> None:
+    """The branches newer than the tables: each runs the newest CUDA that it came with."""
+    newest = update.tables["drivers"]["branches"][0]["branch"]
+    enter = partial(update.enter, "cuda-notes", CUDA_NOTES_URL, "drivers.branches")
+    for branch, cuda in levels.items():
+        if branch > newest:
+            enter({"branch": branch}, {"cuda": max(cuda, key=Version), "current": True})
 
 
 def _drivers(rows: list[list[str]]) -> Iterator[tuple[str, str, OptStr]]:

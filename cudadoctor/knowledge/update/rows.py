@@ -6,13 +6,14 @@ which is "not known".
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
 from packaging.version import Version
 
+from cudadoctor.knowledge.renewed import Tables, Values, in_order
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.knowledge.update.fetching import Fetcher, NotRead, Unreachable
 
@@ -26,37 +27,6 @@ TITLES = {
     "cuda-notes": "NVIDIA CUDA Toolkit release notes, drivers of each toolkit",
 }
 """The places by their short names."""
-
-Values = dict[str, Any]
-Tables = dict[str, Values]
-
-
-def _newest_first(text: str) -> tuple[int, ...]:
-    return tuple([*(-part for part in Version(text).release), 0, 0, 0, 0][:4])
-
-
-def by_variant(variant: str) -> int:
-    """Orders cu92 before cu126; cpu has no number."""
-    return int(re.sub(r"\D", "", variant) or 0)
-
-
-ORDER: dict[str, Callable[[Values], Any]] = {
-    "torch.releases": lambda row: _newest_first(row["torch"]),
-    "torch.builds": lambda row: (
-        _newest_first(row["torch"]),
-        row["variant"] == "cpu",
-        by_variant(row["variant"]),
-        row["platform"],
-    ),
-    "pins.pins": lambda row: (_newest_first(row["torch"]), row["platform"]),
-    "companions.releases": lambda row: Version(row["version"]),
-    "companions.pins": lambda row: Version(row["version"]),
-    "images.tags": lambda row: (_newest_first(row["cuda"]), row["distro"]),
-    "conda.conda_forge": lambda row: Version(row["torch"]),
-    "libraries.nccl": lambda row: Version(row["torch"]),
-    "drivers.toolkits": lambda row: _newest_first(row["toolkit"]),
-}
-"""The lists that an update writes, and the order of their rows (of a package, where it has one)."""
 
 SOURCES = {"conda.conda_forge": "conda_forge_sources", "companions.triton": "prebuilt_sources"}
 """Where the sources stand in a table whose rows have none of their own."""
@@ -75,7 +45,8 @@ class Update(Struct):
 
     deep: read the code lists out of the wheels of a new torch. changes: the rows that are new or
     differ, as a person reads them; remarks: sentences for a person to judge, nothing is written for
-    them; failures: what could not be read; reached: whether any place could.
+    them; failures: what could not be read; unread: the places with a failure; reached: whether any
+    could be read.
     """
 
     tables: Tables
@@ -88,7 +59,14 @@ class Update(Struct):
     changes: list[str] = []
     remarks: list[str] = []
     failures: list[str] = []
+    unread: list[str] = []
     reached: bool = False
+
+    @property
+    def newest(self) -> str:
+        """The newest torch in the tables."""
+        found: str = self.tables["torch"]["releases"][0]["torch"]
+        return found
 
     def wants(self, *names: str) -> bool:
         return not self.only or any(name in self.only for name in names)
@@ -96,6 +74,16 @@ class Update(Struct):
     def get(self, url: str) -> bytes:
         """A page. Raises NotRead."""
         return self.fetch.get(url).body
+
+    @contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        """One place, by its short name; a failure there makes it one that was not read."""
+        failures = len(self.failures)
+        try:
+            yield
+        finally:
+            if len(self.failures) > failures:
+                self.unread.append(place)
 
     @contextmanager
     def reading(self, release: str = "") -> Iterator[None]:
@@ -116,7 +104,7 @@ class Update(Struct):
         source: str,
         url: str,
         table: str,
-        key: Mapping[str, str],
+        key: Mapping[str, str | int],
         values: Mapping[str, object],
         *,
         fills: bool = False,
@@ -148,18 +136,15 @@ class Update(Struct):
             return
         row |= values
         if isinstance(rows, list) and new:
-            rows = [*rows, row]
-            packages = list(dict.fromkeys(row.get("package") for row in rows))
-            whole[part] = sorted(
-                rows,
-                key=lambda row: (packages.index(row.get("package")), ORDER[table](row)),
-            )
+            whole[part] = in_order(table, [*rows, row])
         elif part and rows is row:
             whole[part] = dict(sorted(row.items(), key=lambda item: Version(item[0])))
         self._cite(
             source, url, *((whole, SOURCES[table]) if table in SOURCES else (row, "sources"))
         )
-        title = f"{'new' if new else 'changed':8} {table} {' '.join(key.values())}".rstrip()
+        title = (
+            f"{'new' if new else 'changed':8} {table} {' '.join(map(str, key.values()))}".rstrip()
+        )
         lines = [
             f"{column}: {json.dumps(value) if new else _difference(before[column], value)}"
             for column, value in values.items()

@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from cudadoctor.knowledge.offers import FIRST_WITH_DEFAULT_TAG
+from cudadoctor.knowledge.renewed import Tables, Values, by_variant, variant_of
 from cudadoctor.knowledge.update.fetching import NotRead
 from cudadoctor.knowledge.update.index import (
     FileName,
@@ -28,7 +29,7 @@ from cudadoctor.knowledge.update.index import (
     specifier_on,
     torch_inside,
 )
-from cudadoctor.knowledge.update.rows import Tables, Update, Values, by_variant
+from cudadoctor.knowledge.update.rows import Update
 from cudadoctor.model.machine import OptStr, Strings, StrPair
 from cudadoctor.model.requirements import cut
 
@@ -48,11 +49,6 @@ Enter = Callable[[str, Mapping[str, str], Values], None]
 
 _PYTHON = re.compile(r"[0-9a-z.,<>=!~* ]{1,80}")
 _LIBRARY = re.compile(r"cuda-|nvidia-|triton\b")
-
-
-def variant_of(cuda: OptStr) -> str:
-    """12.6 is "cu126", none is "cpu"."""
-    return "cpu" if cuda is None else f"cu{cuda.replace('.', '')}"
 
 
 def cuda_of(variant: str) -> OptStr:
