@@ -75,6 +75,7 @@ class _CompanionTable(Row, frozen=True):
     bitsandbytes: tuple[_Binaries, ...]
     triton: dict[str, str]
     triton_windows: dict[str, str]
+    torchcodec: dict[str, str]
 
 
 class Companions(TorchBuilds):
@@ -119,11 +120,8 @@ class Companions(TorchBuilds):
             flash = self._companions.flash_attn
             found = (str(row.version) for row in flash if minor(torch) in row.torch)
             return tuple(dict.fromkeys(found))
-        if name == "triton":
-            known = self._companions.triton
+        if (known := self._by_torch(name)) is not None:
             return self._among(name, known.get(base) or known.get(minor(torch)))
-        if name == "triton-windows":
-            return self._among(name, self._companions.triton_windows.get(minor(torch)))
         pair = self._pair(name, base)
         if name == "torchaudio" and pair is None and base in self._releases:
             return (LAST_AUDIO,)
@@ -132,6 +130,15 @@ class Companions(TorchBuilds):
             return (pair,) if pair else ()
         allowed = self._allowed(name, version(base))
         return (*((pair,) if pair else ()), *(release for release in allowed if release != pair))
+
+    def _by_torch(self, name: str) -> dict[str, str] | None:
+        """torch's release or minor -> what belongs to it, of packages that declare no torch."""
+        table = self._companions
+        return {
+            "triton": table.triton,
+            "triton-windows": table.triton_windows,
+            "torchcodec": table.torchcodec,
+        }.get(name)
 
     def _allowed(self, name: str, torch: Version) -> Iterator[str]:
         """The releases whose requirement admits a torch, newest first.

@@ -210,7 +210,8 @@ def _torch(doc: Document) -> Statements:
 def _companions(doc: Document) -> Statements:
     for match in _BESIDE.finditer(doc.flat):
         line = doc.line_at(match.start())
-        listed = match["name"].lower() in COMPANIONS or _SEVERAL.search(line.text)
+        spelled = "version:" in match[0].lower() or line.text.strip() == match[0]
+        listed = match["name"].lower() in COMPANIONS or spelled or _SEVERAL.search(line.text)
         if listed and not _SPOKEN_OF.search(line.text):
             facts = {"packages": (distribution(match["name"], match["v"]),)}
             yield from stated(line.number, AUTHOR, facts, Rank.PROSE)

@@ -76,7 +76,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
     torch = need(m.torch.version, "torch.version")
-    present = filter(None, map(m.package, COMPANIONS))
+    present = filter(None, map(m.package, (*COMPANIONS, "torchcodec")))
     found = [misfit for package in present if (misfit := _misfit(m, kb, package, torch))]
     if not found:
         return None
@@ -91,6 +91,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
             "why": first.why,
         },
         sure=first.sure,
+        severity=WARNING if names == ("torchcodec",) else None,
         # Where no release fits: another torch with its companions, or without.
         remedies=pinned_torch(m, kb)
         + (

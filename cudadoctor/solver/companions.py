@@ -222,6 +222,14 @@ def _triton_windows(q: Question) -> Fate:
     return Fate(leaves=True, note=text)
 
 
+def _torchcodec(q: Question) -> Fate:
+    """Its library loads with one minor release of torch, which its metadata does not name."""
+    fitting = q.fitting()
+    if q.package.version.partition("+")[0] in fitting or not (fitting or q.changes):
+        return Fate()
+    return q.pinned(fitting[0]) if fitting else q.stays()
+
+
 def _torchao(q: Question) -> Fate:
     """It declares no torch, and so does every release of it."""
     return q.stays() if q.changes else Fate()
@@ -256,6 +264,7 @@ _JUDGES: dict[str, Callable[[Question], Fate]] = {
     "flash-attn": _flash_attn,
     "mamba-ssm": _compiled,
     "torchao": _torchao,
+    "torchcodec": _torchcodec,
     "triton-windows": _triton_windows,
     "xformers": _xformers,
     **dict.fromkeys(PYG, _pyg),
@@ -337,26 +346,37 @@ def told(package: Distribution, kb: Knowledge) -> Distribution:
 
 
 def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, Strings]:
-    """The machine with each program that pins one torch in its release for this build; their pins.
+    """The machine with each program that refuses the build in a release for it; their pins.
 
-    Its wheels are made for the default build of that torch: with another CUDA major it stays.
+    The nearest release. The wheels of one that requires exactly one torch are made for the default
+    build of that torch: with another CUDA major it stays.
     """
-    usual = usual_build(build, kb)
     packages, moved = [], []
     for package in m.packages or ():
-        asked = asked_by(told(package, kb), ("torch",), m)
-        pins = [line.specifier for line in asked if line.specifier.startswith("==")]
-        here = package.name in TORCH_FAMILY or package.name in JUDGED
-        away = pins and not here and not any(admits(pin, build.torch) for pin in pins)
-        fitting = Question(package, build, m, kb).fitting() if away else ()
-        release = next((one for one in fitting if kb.companion_pins(package.name, one)), None)
-        if release and _major(usual.cuda) == _major(build.cuda):
-            moved.append(f"{package.name}=={release}")
-            bare = Distribution(name=package.name, version=release)
-            packages.append(told(bare, kb))
-        else:
+        release = _release_beside(package, build, m, kb)
+        if release is None:
             packages.append(package)
+        else:
+            moved.append(f"{package.name}=={release}")
+            packages.append(told(Distribution(name=package.name, version=release), kb))
     return replace(m, packages=tuple(packages)) if moved else m, tuple(moved)
+
+
+def _release_beside(package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
+    """The nearest release of a program for a build that it refuses; None where it can stay."""
+    if package.name in TORCH_FAMILY or package.name in JUDGED:
+        return None
+    asked = [line.specifier for line in asked_by(told(package, kb), ("torch",), m)]
+    if all(admits(specifier, build.torch) for specifier in asked):
+        return None
+    fitting = Question(package, build, m, kb).fitting()
+    if any(specifier.startswith("==") for specifier in asked):
+        if _major(usual_build(build, kb).cuda) != _major(build.cuda):
+            return None
+        fitting = tuple(one for one in fitting if kb.companion_pins(package.name, one))
+    here = _order(package.version)
+    later = [release for release in fitting if _order(release) > here]
+    return min(later, key=_order) if later else max(fitting, key=_order, default=None)
 
 
 def usual_build(build: TorchBuild, kb: Knowledge) -> TorchBuild:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
+from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
@@ -278,6 +279,21 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
     return install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
 
 
+def _companions(m: Machine, kb: Knowledge) -> Remedies:
+    """The companions of another torch, by the tables; all of them where none stands out."""
+    torch = Version(m.torch.version.public) if m.torch.version else None
+    listed = [package for package in map(m.package, _PAIRED) if package]
+    off = [
+        package.name
+        for package in listed
+        if torch and package.version.partition("+")[0] not in kb.companion(package.name, torch)
+    ]
+    return install_companion(m, kb, *(off or (package.name for package in listed)))
+
+
+_PAIRED = ("torchvision", "torchaudio", "torchcodec")
+
+
 def _extension(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
     """xFormers says itself what it was built for; its release for this torch is in the tables."""
     told = "xformers-built-for-other" in seen and m.torch.build == "cuda"
@@ -356,12 +372,7 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "nvidia-wheels-mixed": lambda m, kb: (
         _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else ()
     ),
-    "torch-companion-mismatch": lambda m, kb: (
-        pinned_torch(m, kb)
-        or install_companion(
-            m, kb, *(name for name in ("torchvision", "torchaudio") if m.package(name))
-        )
-    ),
+    "torch-companion-mismatch": lambda m, kb: pinned_torch(m, kb) or _companions(m, kb),
 }
 _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
     "driver-not-loaded": _unloaded,
