@@ -56,6 +56,7 @@ _ENDED = (
     "The pytorch channel was discontinued after torch {newest}, and conda-forge does not have "
     "this build of torch {torch}."
 )
+_OF_A_PAGE = "conda cannot install the wheels from {page}: they are not made for conda's torch."
 _PLAIN = r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*"
 """What YAML takes for a text without quotes: no space, no # and no colon in it."""
 
@@ -71,6 +72,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         return replace(made, note=joined(made.note, _NO_SUCH))
     channels, specs = packages_of(m, kb, change)
     note = note_on(m, kb, change, specs)
+    if change.find_links:
+        note = joined(note, _OF_A_PAGE.format(page=change.find_links))
     if specs and m.python.kind is not None and not m.python.kind.startswith("conda"):
         folder, version = folder_for(m, "torch-conda"), m.python.version
         own = within(m, folder, conda=True)
@@ -103,7 +106,8 @@ class Order:
     def __init__(self, m: Machine, kb: Knowledge, change: PackageChange) -> None:
         self.kb = kb
         self.platform = platform_of(m)
-        self.wanted = sound((*change.install, *change.then))
+        # A tag (+pt26cu124) is a wheel's: no package of conda's has one.
+        self.wanted = tuple(w for w in sound((*change.install, *change.then)) if "+" not in w)
         self.release = pin_of(sound(change.install))
         self.cuda = Version(change.cuda) if change.cuda else None
         self.capabilities = capabilities_of(m, kb)

@@ -152,9 +152,10 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         f"RUN python3 -m venv {_VENV}",
         f"ENV PATH={_VENV}/bin:$PATH",
     ]
+    links = ("--find-links", change.find_links) if change.find_links else ()
     steps = (
-        (*wheels, *options(source)) if wheels else (),
-        more,
+        (*wheels, *options(source), *(() if more else links)) if wheels else (),
+        (*more, *links) if more else (),
         ("--no-build-isolation", *last) if last else (),
     )
     lines += [f"RUN {shlex.join((*pip, *words))}" for words in steps if words]

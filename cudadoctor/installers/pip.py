@@ -98,16 +98,15 @@ def installs(
     """Commands for what comes as wheels, and then for what is compiled against torch."""
     links = ("--find-links", change.find_links) if change.find_links else ()
     commands = []
-    parts = ((pinned(sound(change.install), source), options), (sound(change.then), links))
+    first = options if change.then else (*options, *links)
+    parts = ((pinned(sound(change.install), source), first), (sound(change.then), links))
     for wanted, more in parts:
         wheels, compiled = split_compiled(wanted)
         if wheels:
             commands.append((*start, *wheels, *more))
         if compiled:
-            # Where a page of wheels is named, the wheel is taken; else it is compiled.
-            found = more if "--find-links" in more else ()
-            commands += [] if found else [(*start, *_BUILD_NEEDS)]
-            commands.append((*start, "--no-build-isolation", *compiling, *compiled, *found))
+            commands.append((*start, *_BUILD_NEEDS))
+            commands.append((*start, "--no-build-isolation", *compiling, *compiled))
     return tuple(commands)
 
 

@@ -47,9 +47,12 @@ def owner_of(m: Machine) -> OptStr:
 
 
 def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Written | None:
-    """The change in the project; None if it only removes, which no project file says."""
+    """The change in the project; None if it only removes, or needs a page of wheels.
+
+    No project file says the first, and Poetry's cannot say the second.
+    """
     wanted = sound((*change.install, *change.then))
-    if not wanted:
+    if not wanted or change.find_links:
         return None
     folder = m.python.project if m.python.project_tool == tool else None
     if folder and folder.startswith(("~", "<")):

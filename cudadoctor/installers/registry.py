@@ -6,6 +6,7 @@ A further tool is a module with a `TOOL` of its own, and a row here.
 from msgspec.structs import replace
 
 from cudadoctor.installers import conda, docker, environment, pip, pixi, projects, uv
+from cudadoctor.installers.requirement import name_of
 from cudadoctor.installers.stack import comments, stack_for
 from cudadoctor.installers.tool import Hashes, Tool, Written, joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
@@ -27,6 +28,10 @@ def tool_for(m: Machine, tool_name: OptStr = None) -> Tool:
 def write(m: Machine, kb: Knowledge, change: PackageChange, tool_name: OptStr = None) -> Written:
     """The commands of a change for the tool that was asked for, else for the one that fits."""
     tool = tool_for(m, tool_name)
+    # Only pip and uv read a page of wheels; what lies there is for the torch that is installed.
+    by_page = change.find_links and "torch" not in map(name_of, change.install)
+    if by_page and tool.name in ("conda", "pixi"):
+        tool = BY_NAME["pip"]
     if tool.name not in ("pip", "uv"):
         return tool.write(m, kb, change)
     if environment.is_apart(m):

@@ -58,8 +58,13 @@ def pin_of(requirements: Iterable[str], name: str = "torch") -> str:
 
 
 def split_compiled(requirements: Strings) -> tuple[Strings, Strings]:
-    """Requirements that come as wheels, and those that are compiled against torch."""
-    compiled = tuple(word for word in requirements if name_of(word) in COMPILED_HERE)
+    """Requirements that come as wheels, and those that are compiled against torch.
+
+    A release with a tag (+pt26cu124) is a wheel: the package index has none with one.
+    """
+    compiled = tuple(
+        word for word in requirements if name_of(word) in COMPILED_HERE and "+" not in word
+    )
     return tuple(word for word in requirements if word not in compiled), compiled
 
 

@@ -75,13 +75,14 @@ class Board(Row, frozen=True):
     pcie: bool
 
 
-class PygWheel(Row, frozen=True):
-    """A compiled part of torch-geometric that was seen on PyG's page for one torch and variant."""
+class _PygWheels(Row, frozen=True):
+    """Compiled parts of torch-geometric -> their release, for one minor of torch: each variant,
+    platform and Python of the row has a wheel of each.
+    """
 
     torch: str
-    variant: str
-    package: str
-    version: str
+    variants: Strings
+    packages: dict[str, str]
     platforms: Strings
     pythons: Strings
 
@@ -104,7 +105,7 @@ class _Practice(Row, frozen=True):
     jetson: tuple[JetsonBuild, ...]
     l4t: tuple[TegraRelease, ...]
     backends: tuple[Backend, ...]
-    pyg: tuple[PygWheel, ...]
+    pyg: tuple[_PygWheels, ...]
     no_wheel: tuple[_NoWheel, ...]
     boards: tuple[Board, ...]
 
@@ -237,13 +238,19 @@ class Software:
             for row in self._practice.no_wheel
         )
 
-    def pyg_wheels(self, torch: Version, variant: str) -> tuple[PygWheel, ...]:
-        """Wheels of PyG's compiled parts seen for that torch's minor and variant: no full list."""
-        return tuple(
-            row
-            for row in self._practice.pyg
-            if row.variant == variant and minor(version(row.torch)) == minor(torch)
-        )
+    def pyg_release(
+        self, package: str, torch: Version, variant: str, platform: OptStr, python: OptStr
+    ) -> OptStr:
+        """The release of a compiled part of PyG for that torch: 2.1.2+pt26cu124; None not known.
+
+        platform, python: of its wheel, None for any.
+        """
+        for row in self._practice.pyg:
+            here = platform in (None, *row.platforms) and python in (None, *row.pythons)
+            fits = here and row.torch == minor(torch) and variant in row.variants
+            if fits and (release := row.packages.get(package)):
+                return f"{release}+pt{torch.major}{torch.minor}{variant}"
+        return None
 
     def board(self, gpu: str) -> Board | None:
         """How GPUs of that name are wired: the first row that has a word of it, None if none."""

@@ -8,6 +8,8 @@ from functools import total_ordering
 from packaging.version import Version
 
 _DRIVER = re.compile(r"[0-9]{2,4}(?:\.[0-9]{1,4}){0,3}")
+_CUDA_TAG = re.compile(r"cu([0-9]{2,3})(?![0-9])")
+_TORCH_TAG = re.compile(r"(?:torch|pt)([0-9]+(?:\.[0-9]+)*)")
 _LONGEST = 200
 _MOST_DIGITS = 18
 
@@ -83,3 +85,26 @@ def whole(text: str) -> int | None:
 def cuda_from_int(number: int) -> Version:
     """The CUDA version behind cuDriverGetVersion's number (13020 is 13.2)."""
     return Version(f"{number // 1000}.{number % 1000 // 10}")
+
+
+def tagged_for(text: str) -> tuple[Version | None, Version | None]:
+    """The CUDA and the torch that a version names: 2.1.2+pt22cu121, 2.5.8+cu12torch2.3cxx11abi."""
+    tag = text.partition("+")[2].lower()
+    cuda, torch = _CUDA_TAG.search(tag), _TORCH_TAG.search(tag)
+    return cuda_from_tag(cuda[1]) if cuda else None, torch_from_tag(torch[1]) if torch else None
+
+
+def cuda_from_tag(digits: str) -> Version:
+    """CUDA 12.1 for 121, 9.2 for 92, and the whole major for 12."""
+    whole_major = len(digits) == 2 and digits[0] == "1"
+    return Version(digits if whole_major else f"{digits[:-1]}.{digits[-1]}")
+
+
+def torch_from_tag(text: str) -> Version | None:
+    """torch 2.4 for 2.4 and 24, 2.10 for 210, 2.6.0 for 260, 1.13 for 113, 2.10.0 for 2100."""
+    if "." in text:
+        return version_of(text)
+    rest = text[1:]
+    if len(rest) == 3 or (len(rest) == 2 and rest[0] != "1"):
+        return version_of(f"{text[0]}.{rest[:-1]}.{rest[-1]}")
+    return version_of(f"{text[0]}.{rest}") if rest else None

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
-from packaging.version import Version
 
 from cudadoctor.host.local import Host, existing
 from cudadoctor.model.machine import (
@@ -26,8 +25,8 @@ from cudadoctor.model.machine import (
     StrPair,
     TorchCopy,
 )
-from cudadoctor.model.versions import version_of, whole
-from cudadoctor.probes import Looked, extract
+from cudadoctor.model.versions import tagged_for, version_of, whole
+from cudadoctor.probes import Looked
 from cudadoctor.probes.elf import Section, find_section
 
 # --- the lines of inside/look.py ------------------------------------------------------------------
@@ -153,8 +152,6 @@ def parse(stdout: str) -> InsideLook:
 # --- torch and its kin ----------------------------------------------------------------------------
 
 _ASSIGNED = re.compile(r"""(?m)^(\w+)(?:[ \t]*:[^=\n]*|[ \t]*)=[ \t]*(?:['"]([^'"]*)['"]|None)""")
-_CUDA_TAG = re.compile(r"cu([0-9]{2,3})(?!\d)")
-_TORCH_TAG = re.compile(r"(?:torch|pt)(\d+(?:\.\d+)*)")
 # pip renames what it removes: a ~ and more such characters take the place of the first letters.
 _OF_TORCH = re.compile(r"~[-~.=%0-9]*(?:orch|rch|ch)(?:-[0-9].*)?$")
 _RECORD_NAME = re.compile(r"(.+)-([^-]+)-([^-]+)\.json")
@@ -353,9 +350,7 @@ def built_for(line: DistLine) -> tuple[OptVersion, OptVersion]:
             releases = [".".join(part.groups()) if part else "" for part in found]
             versions = [None if text == "0.0" else version_of(text) for text in releases]
             return versions[0], versions[1]
-    tag = (_version_in(line.texts.get("version.py")) or line.version).partition("+")[2]
-    cuda, torch = extract(_CUDA_TAG, tag), extract(_TORCH_TAG, tag)
-    return cuda_from_tag(cuda) if cuda else None, torch_from_tag(torch) if torch else None
+    return tagged_for(_version_in(line.texts.get("version.py")) or line.version)
 
 
 BUILT_FOR = {
@@ -368,21 +363,6 @@ BUILT_FOR = {
     ),
 }
 """Files in which a package says for which CUDA and torch it was built."""
-
-
-def cuda_from_tag(digits: str) -> Version:
-    """CUDA 12.1 for 121, CUDA 12 for 12."""
-    return Version(f"{digits[:2]}.{digits[2]}" if len(digits) == 3 else digits)
-
-
-def torch_from_tag(text: str) -> OptVersion:
-    """torch 2.4 for 2.4 and 24, 2.10 for 210, 2.6.0 for 260, 1.13 for 113, 2.10.0 for 2100."""
-    if "." in text:
-        return version_of(text)
-    rest = text[1:]
-    if len(rest) == 3 or (len(rest) == 2 and rest[0] != "1"):
-        return version_of(f"{text[0]}.{rest[:-1]}.{rest[-1]}")
-    return version_of(f"{text[0]}.{rest}") if rest else None
 
 
 # --- the files of torch that every import needs, and of its wheels, compared with their RECORD ---

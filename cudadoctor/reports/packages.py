@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.model.machine import Distribution, OptStr, OptVersion, Strings
-from cudadoctor.model.versions import version_of
+from cudadoctor.model.versions import tagged_for, version_of
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.statements import Facts, Rank, Statements, gated, stated
@@ -59,17 +59,14 @@ def distribution(
     """A distribution by its normalised name, with what its version tells of its build."""
     name = re.sub(r"[-_.]+", "-", name).lower().strip("-")
     name = "torch" if name == "pytorch" else name
-    tag = version.partition("+")[2].lower()
-    torch = re.search(r"torch(\d\.\d{1,2})(?!\d)", tag)
-    major = re.match(r"cu(1\d)(?!\d)", tag)  # cu118 is 11.8, cu12 the whole major
-    cuda = Version(major[1]) if major else values.cuda_of_tag(tag)
+    cuda, torch = tagged_for(version)
     return Distribution(
         name=name,
         version=version,
         location=location,
         installer=installer,
         cuda=cuda if name != "torch" else None,
-        torch=Version(torch[1]) if torch else None,
+        torch=torch,
     )
 
 

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, Node, OptDriverVersion, OptInt, OptStr, OptVersion
-from cudadoctor.model.versions import DriverVersion, cuda_from_int, version_of
+from cudadoctor.model.versions import DriverVersion, cuda_from_int, cuda_from_tag, version_of
 from cudadoctor.reports.statements import Facts
 
 TextReader = Callable[[str], Facts | None]
@@ -68,7 +68,7 @@ def torch_version(text: str) -> OptVersion:
 def cuda_of_tag(text: str) -> OptVersion:
     """CUDA out of a tag such as cu118, cu92 or cu130."""
     found = _CUDA_TAG.search(text.lower())
-    return dotted(found[1]) if found else None
+    return cuda_from_tag(found[1]) if found else None
 
 
 def dotted(digits: str) -> Version:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -35,7 +36,7 @@ from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present
 from cudadoctor.solver.builds import best_build
-from cudadoctor.solver.demand import listed
+from cudadoctor.solver.demand import listed, platform_of
 
 COMPILES_SINCE = Version("2.0")
 """The first torch with torch.compile."""
@@ -192,29 +193,39 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
     if m.torch.installed is False or not need(m.packages, "packages"):
         return None
     torch = need(m.torch.version, "torch.version")
+    found: dict[str, tuple[Distribution, str]] = {}
     for package in m.packages or ():
-        name = package.name
-        fact = f"torch.imported.companion_errors.{name.replace('-', '_')}"
-        error = str(lookup(m, fact) or "")
-        if symbol := _GLIBC.search(error):
+        fact, error = _import_error(m, package.name)
+        if not found and (symbol := _GLIBC.search(error)):
             return _for_newer_glibc(m, package, symbol[0], fact)
-        why = _built_for_other(m, kb, package, torch) if name in EXTENSIONS else None
-        proof = any(words in error for words in _OF_ANOTHER_BUILD)
-        if why or (name in EXTENSIONS and proof):
+        why = _built_for_other(m, kb, package, torch) if package.name in EXTENSIONS else None
+        if package.name in EXTENSIONS and any(words in error for words in _OF_ANOTHER_BUILD):
             why = why or f"importing it fails with {error[:160]}"
-            return Found(
-                evidence=("packages", fact if proof else "torch.text"),
-                values={
-                    "package": name,
-                    "version": package.version,
-                    "torch": m.torch.text or torch,
-                    "why": why,
-                },
-                sure=proof,
-                severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
-                remedies=_matched(m, kb, package, torch),
-            )
-    return None
+        if why:
+            found[package.name] = package, why
+    if not found:
+        return None
+    package, why = next(iter(found.values()))
+    fact, error = _import_error(m, package.name)
+    proof = any(words in error for words in _OF_ANOTHER_BUILD)
+    return Found(
+        evidence=("packages", fact if proof else "torch.text"),
+        values={
+            "package": package.name,
+            "version": package.version,
+            "torch": m.torch.text or torch,
+            "why": why,
+        },
+        sure=proof,
+        severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
+        remedies=_matched(m, kb, package, torch, found),
+    )
+
+
+def _import_error(m: Machine, name: str) -> tuple[str, str]:
+    """The fact of a package's import, and the error that it ended with; "" for none."""
+    fact = f"torch.imported.companion_errors.{name.replace('-', '_')}"
+    return fact, str(lookup(m, fact) or "")
 
 
 _GLIBC = re.compile(r"\bGLIBC_[\d.]*\d")
@@ -254,9 +265,17 @@ def _for_newer_glibc(m: Machine, package: Distribution, symbol: str, fact: str) 
     )
 
 
-def _matched(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> Remedies:
-    """The extension and torch brought together; nothing is removed where a torch serves it."""
+def _matched(
+    m: Machine, kb: Knowledge, package: Distribution, torch: Version, names: Iterable[str]
+) -> Remedies:
+    """The extension and torch brought together; nothing is removed where a torch serves it.
+
+    names: of all extensions that do not fit; those with a release for this torch come along.
+    """
     back, release = pinned_torch(m, kb), install_companion(m, kb, package.name)
+    if release:
+        fitting = (name for name in names if install_companion(m, kb, name))
+        release = install_companion(m, kb, *fitting)
     return back + (release or (() if back else _without_release(m, kb, package, torch)))
 
 
@@ -305,9 +324,14 @@ def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
         return f"it was built against torch {package.torch}"
     if package.cuda and m.torch.cuda and package.cuda.major != m.torch.cuda.major:
         return f"it was built for CUDA {package.cuda}, but torch was built for CUDA {m.torch.cuda}"
+    release = package.version.partition("+")[0]
+    cudas = kb.companion_cuda(package.name, release, platform_of(m))
+    if cudas and m.torch.cuda and m.torch.cuda > max(cudas):
+        newest = f"its newest binary is for CUDA {max(cudas)}"
+        return f"{newest}, but torch was built for CUDA {m.torch.cuda}"
     if asked := _asked_torches(package):
         return _refusal(asked, torch)
-    known = kb.companion_torch(package.name, package.version.partition("+")[0])
+    known = kb.companion_torch(package.name, release)
     fits = torch.is_prerelease or not known or admits(known, torch)
     return None if fits else f"it was built for torch{known}"
 

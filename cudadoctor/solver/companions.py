@@ -54,7 +54,10 @@ from cudadoctor.solver.reasons import companion_of, last_audio, without_cudnn
 PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv")
 """The compiled parts of torch-geometric, which itself is plain Python and stays."""
 
-PYG_PAGE = "https://data.pyg.org/whl/torch-{minor}.0+{variant}.html"
+
+def pyg_page(torch: Version, variant: str) -> str:
+    """Where PyG's wheels for that torch and variant lie."""
+    return f"https://data.pyg.org/whl/torch-{torch.major}.{torch.minor}.0+{variant}.html"
 
 
 class Fate(Struct, frozen=True, kw_only=True):
@@ -239,13 +242,11 @@ def _pyg(q: Question) -> Fate:
     """Wheels for each torch and variant on a page of PyG's own."""
     if not q.changes:
         return Fate()
-    torch, variant, python = q.build.torch, q.build.variant, python_of(q.machine)
-    page = PYG_PAGE.format(minor=f"{torch.major}.{torch.minor}", variant=variant)
-    for wheel in q.kb.pyg_wheels(torch, variant):
-        here = q.build.platform in wheel.platforms and python in wheel.pythons
-        if wheel.package == q.package.name and here:
-            tag = f"pt{torch.major}{torch.minor}{variant}"
-            return q.pinned(f"{wheel.version}+{tag}", find_links=page)
+    torch, variant, place = q.build.torch, q.build.variant, q.build.platform
+    page = pyg_page(torch, variant)
+    release = q.kb.pyg_release(q.package.name, torch, variant, place, python_of(q.machine))
+    if release is not None:
+        return q.pinned(release, find_links=page)
     text = (
         f"{q.name} will be removed: there is no known wheel for torch {torch} {variant}. If {page} "
         "has a matching wheel, install it with --find-links and that URL."
@@ -371,7 +372,7 @@ def _release_beside(package: Distribution, build: TorchBuild, m: Machine, kb: Kn
         return None
     fitting = Question(package, build, m, kb).fitting()
     if any(specifier.startswith("==") for specifier in asked):
-        if _major(usual_build(build, kb).cuda) != _major(build.cuda):
+        if not has_usual_cuda(build, kb):
             return None
         fitting = tuple(one for one in fitting if kb.companion_pins(package.name, one))
     here = _order(package.version)
@@ -383,6 +384,14 @@ def usual_build(build: TorchBuild, kb: Knowledge) -> TorchBuild:
     """The default build of the same torch; the build itself where none is known."""
     same = (other for other in kb.builds_on(build.platform) if other.torch == build.torch)
     return next((other for other in same if other.default), build)
+
+
+def has_usual_cuda(build: TorchBuild, kb: Knowledge) -> bool:
+    """Whether a build has the CUDA major of its torch's default build.
+
+    What pins one torch has wheels for that one only.
+    """
+    return _major(usual_build(build, kb).cuda) == _major(build.cuda)
 
 
 def _admitted(specifier: str, release: OptStr) -> bool:
@@ -422,7 +431,7 @@ def _was_compiled_for_other(
         # Who requires exactly one torch was built for it: for the build that its index has.
         exact = (asked.specifier for asked in asked_by(package, ("torch",), m))
         same = any(text.startswith("==") and admits(text, build.torch) for text in exact)
-        return not same or _major(usual_build(build, kb).cuda) != _major(build.cuda)
+        return not same or not has_usual_cuda(build, kb)
     return package.torch.release[:2] != build.torch.release[:2]
 
 
@@ -494,7 +503,7 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator
             if fitting == package.version:
                 after = f"reinstall it after you switch to torch {build.torch}."
             for_usual = kb.companion_pins(package.name, package.version)
-            if for_usual and _major(usual_build(build, kb).cuda) != _major(build.cuda):
+            if for_usual and not has_usual_cuda(build, kb):
                 after = f"its wheels do not work with torch {build.torch} ({build.variant})."
             present = f"{package.name} {package.version} was compiled for the installed torch"
             yield f"{present}; {after}"

@@ -21,12 +21,18 @@ from cudadoctor.host.local import Stat
 from cudadoctor.locale import language
 from cudadoctor.model import factfile, requirements
 from cudadoctor.model.machine import Identity, Index, Machine
-from cudadoctor.model.versions import DriverVersion, driver_of, version_of, whole
+from cudadoctor.model.versions import (
+    DriverVersion,
+    driver_of,
+    torch_from_tag,
+    version_of,
+    whole,
+)
 from cudadoctor.privacy.conceal import Concealer
 from cudadoctor.privacy.redact import Redactor
 from cudadoctor.probes import Looked, installed, kernel, limits, nvml, toolkit
 from cudadoctor.probes.indexes import ini_section, read_index
-from cudadoctor.probes.installed import assigned, torch_from_tag
+from cudadoctor.probes.installed import assigned
 from cudadoctor.probes.installed import parse as told_of
 from cudadoctor.probes.kernel import note_fabric
 from cudadoctor.probes.streamed import Streamed, streamed

@@ -9,14 +9,13 @@ import pytest
 from packaging.version import Version
 
 from cudadoctor.host.local import LocalHost
+from cudadoctor.model.versions import cuda_from_tag, tagged_for, torch_from_tag
 from cudadoctor.probes.installed import (
     InsideLook,
     PythonLine,
     assigned,
     build_of,
-    cuda_from_tag,
     expected_sizes,
-    torch_from_tag,
 )
 from cudadoctor.probes.interpreter import is_pixi, kind_of, managers
 
@@ -127,6 +126,26 @@ def test_tags_that_are_cut_short_mean_what_they_say() -> None:
     assert torch_from_tag("2") is None
     assert cuda_from_tag("12") == Version("12")
     assert cuda_from_tag("118") == Version("11.8")
+    assert cuda_from_tag("92") == Version("9.2")
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda", "torch"),
+    [
+        ("2.1.2+pt22cu121", "12.1", "2.2"),
+        ("0.6.17+pt113cu117", "11.7", "1.13"),
+        ("0.7.0+pt212cu130", "13.0", "2.12"),
+        ("2.1.2+pt26cpu", None, "2.6"),
+        ("2.5.8+cu12torch2.4cxx11abiFALSE", "12", "2.4"),
+        ("0.21.0+cu124", "12.4", None),
+        ("2.1.2", None, None),
+        ("pt22-cu121", None, None),
+        ("2.1.2+pt٢٢cu121", "12.1", None),
+    ],
+)
+def test_what_a_version_was_built_for(text: str, cuda: str | None, torch: str | None) -> None:
+    found = tuple(part and str(part) for part in tagged_for(text))
+    assert found == (cuda, torch)
 
 
 def test_only_what_every_import_needs_is_looked_at() -> None:

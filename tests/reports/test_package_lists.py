@@ -130,6 +130,10 @@ def test_wheels_of_extensions_name_their_torch() -> None:
     package = m.package("flash-attn")
     assert package is not None
     assert (package.torch, package.cuda) == (Version("2.3"), Version("12"))
+    m = shown("[pip3] torch==2.6.0+cu124\n[pip3] torch_scatter==2.1.2+pt22cu121\n")
+    package = m.package("torch-scatter")
+    assert package is not None
+    assert (package.torch, package.cuda) == (Version("2.2"), Version("12.1"))
 
 
 def test_pip_show_tells_place_and_absence() -> None:

@@ -215,6 +215,125 @@ def test_an_extension_of_the_cache_is_deleted_and_another_is_installed() -> None
     assert "torch_extensions" not in (other.plan.steps[0].manual or "")
 
 
+# --- companions and extensions --------------------------------------------------------------------
+
+UNDEFINED = "{file}.so: undefined symbol: _ZN3c106detail14torchCheckFailEPKcS2_jRKSs"
+PLACE = "/env/lib/python3.11/site-packages"
+OF_PYG = "--find-links https://data.pyg.org/whl/torch-2.6.0+cu124.html"
+
+
+@pytest.mark.parametrize(
+    ("module", "torch", "package", "last"),
+    [
+        (
+            "torch_scatter/_version_cuda",
+            "2.6.0+cu124",
+            "torch-scatter",
+            f"pip install torch-scatter==2.1.2+pt26cu124 {OF_PYG}",
+        ),
+        (
+            "flash_attn_2_cuda.cpython-311-x86_64-linux-gnu",
+            "2.6.0+cu124",
+            "flash-attn",
+            "--no-build-isolation --no-cache-dir flash-attn==2.8.3",
+        ),
+        ("vllm/_C.abi3", "2.6.0+cu124", "vllm", "pip install vllm==0.8.5.post1"),
+        (
+            "torchaudio/lib/libtorchaudio",
+            "2.5.1+cu121",
+            "torchaudio",
+            "pip install torchaudio==2.5.1 --index-url https://download.pytorch.org/whl/cu121",
+        ),
+    ],
+)
+def test_what_an_error_text_names_comes_for_this_torch(
+    module: str, torch: str, package: str, last: str
+) -> None:
+    found = report(UNDEFINED.format(file=f"ImportError: {PLACE}/{module}"), torch)
+    title = found.diagnosis.findings[0].title
+    assert title.startswith(package)
+    assert torch in title
+    # No list shows its release: pip would keep one that has the same number.
+    commands = lines(found.plan)
+    assert commands[0].endswith(f"pip uninstall -y {package}")
+    assert commands[-1].endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("module", "torch"),
+    [
+        ("flash_attn_2_cuda.cpython-311-x86_64-linux-gnu", "2.6.0a0+df5bbc0.nv24.11"),
+        ("torch_scatter/_version_cuda", "2.6.0+cu121"),  # no page of PyG's has that variant
+        ("vllm/_C.abi3", "2.5.1+cu118"),  # its wheel for that torch has CUDA 12
+        ("my_ops/_C", "2.6.0+cu124"),
+    ],
+)
+def test_an_extension_without_a_known_wheel_stays_a_sentence(module: str, torch: str) -> None:
+    found = report(UNDEFINED.format(file=f"ImportError: {PLACE}/{module}"), torch)
+    assert found.diagnosis.primary == "torch-extension-abi"
+    assert found.plan.steps[0].commands == ()
+
+
+def test_the_package_counts_not_a_part_of_it() -> None:
+    part = UNDEFINED.format(file=f"ImportError: {PLACE}/vllm/vllm_flash_attn/_vllm_fa2_C.abi3")
+    assert report(part, "2.6.0+cu124").diagnosis.findings[0].title.startswith("vllm was not built")
+    both = UNDEFINED.format(file=f"ImportError: xformers: {PLACE}/flash_attn_2_cuda")
+    found = report(both, "2.6.0+cu124")
+    assert found.plan.steps[0].commands == ()
+    assert found.diagnosis.findings[0].title.startswith("A compiled extension")
+
+
+def test_the_parts_of_pyg_in_a_list_come_together() -> None:
+    listed = "[pip3] torch==2.6.0+cu124\n[pip3] torch_scatter==2.1.2+pt22cu121\n"
+    listed += "[pip3] torch_sparse==0.6.18+pt22cu121\n"
+    found = report(listed, "2.6.0+cu124")
+    assert found.diagnosis.findings[0].title == (
+        "torch-scatter 2.1.2+pt22cu121 was not built for your torch 2.6.0+cu124"
+    )
+    uninstall, install = lines(found.plan)[:2]
+    assert uninstall.endswith("uninstall -y torch-scatter torch-sparse")
+    assert "torch-scatter==2.1.2+pt26cu124 torch-sparse==0.6.18+pt26cu124" in install
+    same = report(listed.replace("pt22cu121", "pt26cu124"), "2.6.0+cu124")
+    assert same.diagnosis.primary is None
+
+
+@pytest.mark.parametrize(("tag", "other"), [("pt22cu121", True), ("pt26cu124", False)])
+def test_a_wheel_of_pyg_names_its_torch(tag: str, *, other: bool) -> None:
+    asked = f"pip install torch_scatter-2.1.2%2B{tag}-cp311-cp311-linux_x86_64.whl\n"
+    found = report(asked, "2.6.0+cu124").diagnosis
+    assert (found.primary == "torch-extension-abi") is other
+
+
+TRITON = '  File "/env/lib/python3.11/site-packages/triton/runtime/build.py", line 48, in _build\n'
+NO_COMPILER = TRITON + "RuntimeError: Failed to find C compiler. Please specify via CC"
+NO_HEADERS = TRITON + "main.c:5:10: fatal error: Python.h: No such file or directory"
+PORTABLE = r"""pytorch version: {torch}
+Platform: Windows-10-10.0.22631-SP0
+Python version: 3.12.9
+  File "C:\\ComfyUI\\python_embeded\\Lib\\site-packages\\triton\\runtime\\build.py", line 51, in _build
+"""
+
+
+def test_what_triton_compiles_with_comes_from_the_distribution() -> None:
+    assert lines(report(NO_COMPILER).plan)[-1].endswith("apt-get install -y build-essential")
+    assert "apt-get install -y python3." in lines(report(NO_HEADERS).plan)[-1]
+    unnamed = judged("PyTorch version: 2.7.1+cu128\n" + NO_HEADERS)
+    assert unnamed.plan.steps[0].commands == ()
+    assert "sudo apt-get install python3-dev" in (unnamed.plan.steps[0].manual or "")
+
+
+def test_on_windows_no_command_is_for_linux() -> None:
+    portable = PORTABLE.format(torch="2.6.0+cu126")
+    found = judged(portable + NO_COMPILER.removeprefix(TRITON))
+    assert "triton-windows==3.2.0.post21" in lines(found.plan)[-1]
+    headers = judged(portable + NO_HEADERS.removeprefix(TRITON)).plan.steps[0]
+    assert headers.commands == ()
+    assert "an installed Python 3.12" in (headers.manual or "")
+    unknown = judged(portable.partition("\n")[2] + NO_COMPILER.removeprefix(TRITON)).plan.steps[0]
+    assert unknown.commands == ()
+    assert "apt-get" not in (headers.manual or "") + (unknown.manual or "")
+
+
 # --- drivers and other makers ---------------------------------------------------------------------
 
 

@@ -212,6 +212,68 @@ def test_the_page_of_wheels_stands_in_the_command(tool: Any) -> None:
     assert "torch-scatter==2.1.2+pt212cu130" in last
 
 
+@pytest.mark.parametrize(
+    ("package", "torch", "variant", "platform", "python", "release"),
+    [
+        ("torch-scatter", "2.6.0", "cu124", LINUX, "3.11", "2.1.2+pt26cu124"),
+        ("torch-scatter", "2.6.0", "cu124", None, None, "2.1.2+pt26cu124"),
+        ("torch-cluster", "1.13.1", "cu117", WINDOWS, "3.10", "1.6.1+pt113cu117"),
+        ("pyg-lib", "2.7.1", "cu128", WINDOWS, "3.12", "0.5.0+pt27cu128"),
+        ("torch-sparse", "2.8.0", "cpu", LINUX, "3.12", "0.6.18+pt28cpu"),
+        ("torch-scatter", "2.6.0", "cu121", LINUX, "3.11", None),
+        ("torch-scatter", "2.6.0", "cu124", ARM, "3.11", None),
+        ("torch-scatter", "2.6.0", "cu124", LINUX, "3.14", None),
+        ("torch-scatter", "2.6.0", "cu124", LINUX, "3.13t", None),
+        ("pyg-lib", "2.2.0", "cu121", WINDOWS, "3.11", None),
+        ("torch-cluster", "2.12.0", "cu130", LINUX, "3.12", None),
+        ("torch-geometric", "2.6.0", "cu124", LINUX, "3.11", None),
+    ],
+)
+def test_the_release_of_a_part_of_pyg(
+    package: str, torch: str, variant: str, platform: Any, python: Any, release: Any
+) -> None:
+    assert KB.pyg_release(package, Version(torch), variant, platform, python) == release
+
+
+def test_a_wheel_from_a_page_is_not_compiled() -> None:
+    m = holding("torch-scatter 2.1.2+pt22cu121", torch="2.6.0+cu124", cuda="12.4")
+    (remedy,) = remedies.install_companion(m, KB, "torch-scatter")
+    change = change_of(remedy)
+    found = registry.write(m, KB, change, "pip").commands[-1]
+    assert found[1:] == (
+        *("-m", "pip", "install", "torch-scatter==2.1.2+pt26cu124"),
+        *("--find-links", "https://data.pyg.org/whl/torch-2.6.0+cu124.html"),
+    )
+    (edit,) = registry.write(m, KB, change, "docker").edits
+    assert "torch-scatter==2.1.2+pt26cu124 --find-links" in edit.what
+    for tool in ("conda", "pixi"):
+        assert registry.write(m, KB, change, tool).commands[-1] == found
+
+
+@pytest.mark.parametrize(("torch", "known"), [("2.5.1", True), ("2.6.0", False)])
+def test_pygs_wheels_are_not_for_the_torch_of_conda_forge(torch: str, *, known: bool) -> None:
+    m = holding("torch-scatter 2.1.2+pt22cu121", torch=torch, cuda="12.4")
+    m = msgspec.structs.replace(m, torch=msgspec.structs.replace(m.torch, installer="conda"))
+    assert bool(remedies.install_companion(m, KB, "torch-scatter")) is known
+
+
+def test_a_uv_project_gets_them_by_pip() -> None:
+    python = {"project": "/p", "project_tool": "uv", "prefix": "/p/.venv"}
+    torch: Any = {"torch": "2.6.0+cu124", "cuda": "12.4"}
+    m = holding("torch-scatter 2.1.2+pt22cu121", python=python, **torch)
+    (remedy,) = remedies.install_companion(m, KB, "torch-scatter")
+    made = registry.write(m, KB, change_of(remedy))
+    assert "--find-links" in made.commands[-1]
+    assert "uv sync" in (made.note or "")
+
+
+def test_conda_does_not_ask_for_a_wheel_by_its_tag() -> None:
+    m = holding("torch-scatter 2.1.2+pt28cu128")
+    made = registry.write(m, KB, change_of(moved(m, "2.10.0", "cu128")), "conda")
+    assert not any("+pt" in word for command in made.commands for word in command)
+    assert "they are not made for conda's torch" in (made.note or "")
+
+
 def test_pygs_parts_stay_where_torch_keeps_its_minor_release_and_cuda() -> None:
     m = holding("torch-scatter 2.1.2+pt28cu128")
     assert change_of(moved(m, "2.8.0", "cu129")).then == ()

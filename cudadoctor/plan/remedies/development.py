@@ -206,6 +206,13 @@ def python_headers(m: Machine) -> Remedies:
         m.python.version,
     )
     number = f"{python.major}.{python.minor}" if python else "3"
+    if m.platform.system == "Windows":
+        text = (
+            "The embeddable Python of portable programs does not include the folders `include` "
+            f"and `libs`. Copy both from an installed Python {number} into the folder of your "
+            "python.exe. Do not change the folder `Lib`: it is not `libs`."
+        )
+        return by_hand("python-headers", title, text)
     if packages is None:
         text = f"Install your distribution's development files for Python {number}."
         return by_hand("python-headers", title, text)

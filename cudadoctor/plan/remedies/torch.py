@@ -16,20 +16,23 @@ from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
-from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY
+from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 from cudadoctor.plan.remedies.process import builds_here, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build, wanted_torch
 from cudadoctor.solver.companions import (
+    PYG,
     asked_by,
     caveats,
     collides,
     companions_for,
     download_of,
     fate_of,
+    has_usual_cuda,
     kept_by_others,
     moved_along,
     only_for_torch,
+    pyg_page,
     told,
 )
 from cudadoctor.solver.demand import (
@@ -262,13 +265,14 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
 def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases of these packages that belong to the installed torch; () where none is known."""
     version, origin = m.torch.version, _origin(m, kb)
-    if version is None or _needs_jetson_wheel(m):
+    # No package index has wheels for the torch of NVIDIA's images, or for ROCm.
+    if version is None or _needs_jetson_wheel(m) or (version.local and not origin.variant):
         return ()
     found = {name: _release_for(name, version, m, kb) for name in names}
     pins = {
         name: f"{name}=={release}"
         for name, release in found.items()
-        if release and (name not in COMPILED_HERE or _comes(name, release, m, kb))
+        if release and (name not in COMPILED_HERE - {*PYG} or _comes(name, release, m, kb))
     }
     if not pins:
         return ()
@@ -288,9 +292,10 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
         remove=tuple(
             package.name
             for package in map(m.package, names)
-            if package and package.version.partition("+")[0] == found[package.name]
+            if package and _public(package.version) == _public(found[package.name])
         ),
         index=index if ours else None,
+        find_links=pyg_page(version, origin.variant or "") if {*PYG} & {*pins} else None,
     )
     listed = ", ".join(pins.values()).replace("==", " ")
     title = f"Install {listed} for torch {version.public}"
@@ -299,13 +304,21 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     return (_step(id="install-companion", title=title, packages=change, note=note),)
 
 
+def _public(release: OptStr) -> OptStr:
+    return release and release.partition("+")[0]
+
+
 def _comes(name: str, release: str, m: Machine, kb: Knowledge) -> bool:
     """Whether the source of an extension can become one here: by a wheel of its own, or by nvcc."""
+    return (name == "flash-attn" and _prebuilt_flash(m, kb) == release) or builds_here(m)
+
+
+def _prebuilt_flash(m: Machine, kb: Knowledge) -> OptStr:
+    """The flash-attn whose installation fetches a wheel for this torch; None where unknown."""
     torch, cuda, python = m.torch.version, m.torch.cuda, python_of(m)
-    known = torch and cuda and python and platform_of(m) == "linux_x86_64"
-    if name != "flash-attn" or not (known and torch and cuda and python):
-        return builds_here(m)
-    return kb.prebuilt_flash(Version(torch.public), cuda, python) == release or builds_here(m)
+    if torch is None or cuda is None or python is None or platform_of(m) != "linux_x86_64":
+        return None
+    return kb.prebuilt_flash(Version(torch.public), cuda, python)
 
 
 def with_own_torch(change: PackageChange, m: Machine, kb: Knowledge) -> PackageChange:
@@ -390,10 +403,23 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
     if build is not None and name in ("torchvision", "torchaudio"):
         return companion_of(name, build, kb)
     place, python = platform_of(m), python_of(m)
+    if name in PYG:
+        # conda-forge compiles torch anew: PyG's wheels are for PyPI's and for pytorch's channel.
+        foreign = m.torch.installer == "conda" and not kb.conda_cuda("pytorch", torch, place or "")
+        variant = None if foreign else _origin(m, kb).variant
+        return kb.pyg_release(name, torch, variant, place, python) if variant else None
+    if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
+        return prebuilt
+    unusual = build is not None and name not in COMPANIONS and not has_usual_cuda(build, kb)
     for release in kb.companion(name, Version(torch.public)):
         cudas = kb.companion_cuda(name, release, place)
         wheel = name in COMPILED_HERE or kb.has_wheel(name, release, place, python)
-        if wheel and (cudas is None or cuda in (None, *cudas)):
+        asked = kb.companion_python(name, release)
+        takes = not asked or m.python.version is None or admits(asked, m.python.version)
+        serves = cuda in (None, *cudas) if cudas is not None else True
+        if cudas is None and unusual and kb.built_against(name, release):
+            serves = False
+        if wheel and takes and serves:
             return release
     return None
 

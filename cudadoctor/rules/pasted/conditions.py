@@ -28,7 +28,7 @@ from cudadoctor.model.machine import (
     origin_of,
 )
 from cudadoctor.model.rule import NotKnown, apply
-from cudadoctor.model.versions import version_of
+from cudadoctor.model.versions import torch_from_tag, version_of
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
 from cudadoctor.rules.evidence.signs import (
     AUTHOR,
@@ -161,8 +161,9 @@ def _build_is(how: str) -> Circumstance:
 
 def _wheel_for_other_torch(m: Machine) -> bool:
     """Whether the report names a wheel of an extension that is made for another torch than this."""
-    torch, named = m.torch.version, map(Version, _symptom_values(m, "wheel_torch"))
-    return torch is not None and any(wheel.release[:2] != torch.release[:2] for wheel in named)
+    torch, named = m.torch.version, map(torch_from_tag, _symptom_values(m, "wheel_torch"))
+    other = (wheel for wheel in named if wheel and torch and wheel.release[:2] != torch.release[:2])
+    return any(other)
 
 
 def _cudnn_not_as_pinned(m: Machine, kb: Knowledge) -> bool:

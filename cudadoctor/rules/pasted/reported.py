@@ -6,7 +6,7 @@ prove the same cause, the rule that judges hosts finds it too, and says it with 
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -28,10 +28,12 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
+from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.rule import Answer, Found, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.plan.remedies import (
     by_hand,
+    c_compiler,
     container_option,
     device_groups,
     for_other_maker,
@@ -47,6 +49,7 @@ from cudadoctor.plan.remedies import (
     open_modules,
     pinned_torch,
     proprietary_modules,
+    python_headers,
     reboot,
     reinstall_torch,
     set_variables,
@@ -96,20 +99,41 @@ def _judge(cause: str, text: CauseText, m: Machine, kb: Knowledge) -> Answer:
     if not signs:
         return None
     best = min(signs, key=_worth)
-    meaning = best.meaning
+    meaning, values = best.meaning, dict(best.symptom.values)
+    about = None if meaning.title else _about_package(cause, m)
     # Of each line one text is shown: a sentence often holds several symptoms.
     lines: dict[object, str] = {}
     for sign in (best, *signs):
         lines.setdefault(sign.symptom.line or sign.place, f"symptoms.{sign.place}.text")
     return Found(
         evidence=(*tuple(lines.values())[:3], *meaning.shows),
-        values=dict(best.symptom.values),
+        values={**values, **(about or {})},
         confidence=Confidence[meaning.confidence.upper()],
         severity=Severity[meaning.severity.upper()] if meaning.severity else None,
-        title=meaning.title,
+        title=_TITLES[cause, "version" in about] if about else meaning.title,
         why=meaning.why,
         remedies=_own(cause, meaning.cure, m) or cures(cause, text.cure, m, kb),
     )
+
+
+_TITLES = {
+    ("torch-extension-abi", True): "{package} {version} was not built for your torch {torch}",
+    ("torch-extension-abi", False): "{package} was not built for your torch {torch}",
+    ("torch-companion-mismatch", True): "{package} {version} does not match torch {torch}",
+    ("torch-companion-mismatch", False): "{package} does not match torch {torch}",
+}
+"""By the cause, and whether the report tells the package's release."""
+
+
+def _about_package(cause: str, m: Machine) -> dict[str, str] | None:
+    """What a title says of the one package that the error texts name, beside a torch."""
+    packages = _PACKAGES_OF.get(cause)
+    named = packages(m) if packages and m.torch.version else ()
+    if len(named) != 1:
+        return None
+    listed = m.package(named[0])
+    known = {"package": named[0], "torch": m.torch.text or str(m.torch.version)}
+    return known | ({"version": listed.version} if listed else {})
 
 
 def _worth(sign: Sign) -> tuple[Confidence, int, bool, int]:
@@ -279,8 +303,17 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
     return install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
 
 
-def _companions(m: Machine, kb: Knowledge) -> Remedies:
-    """The companions of another torch, by the tables; all of them where none stands out."""
+def _extension(m: Machine, kb: Knowledge) -> Remedies:
+    """The release for the report's torch, of the extension that an error text names."""
+    named = _extensions(m) if m.torch.build == "cuda" else ()
+    return pinned_torch(m, kb) + (_replaced(m, kb, *named) if len(named) == 1 else ())
+
+
+def _companion(m: Machine, kb: Knowledge) -> Remedies:
+    """The companions of another torch, by the tables; all of them where none stands out.
+
+    Without a list, those that the error texts name.
+    """
     torch = Version(m.torch.version.public) if m.torch.version else None
     listed = [package for package in map(m.package, _PAIRED) if package]
     off = [
@@ -288,16 +321,52 @@ def _companions(m: Machine, kb: Knowledge) -> Remedies:
         for package in listed
         if torch and package.version.partition("+")[0] not in kb.companion(package.name, torch)
     ]
-    return install_companion(m, kb, *(off or (package.name for package in listed)))
+    names = off or [package.name for package in listed] or _companions(m)
+    return pinned_torch(m, kb) or _replaced(m, kb, *names)
 
 
 _PAIRED = ("torchvision", "torchaudio", "torchcodec")
 
 
-def _extension(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
-    """xFormers says itself what it was built for; its release for this torch is in the tables."""
-    told = "xformers-built-for-other" in seen and m.torch.build == "cuda"
-    return pinned_torch(m, kb) + (install_companion(m, kb, "xformers") if told else ())
+def _replaced(m: Machine, kb: Knowledge, *names: str) -> Remedies:
+    """The releases for this torch; what no list shows goes first: pip would keep its release."""
+    unlisted = tuple(name for name in names if m.package(name) is None)
+    return tuple(
+        replace(way, packages=replace(way.packages, remove=(*way.packages.remove, *unlisted)))
+        for way in install_companion(m, kb, *names)
+        if way.packages
+    )
+
+
+def _extensions(m: Machine) -> Strings:
+    """The extensions that the error texts name; else the one in the traceback above them."""
+    return _named("torch-extension-abi", EXTENSIONS, m) or _in_texts(
+        EXTENSIONS, _texts(m, "extension-in-traceback")
+    )
+
+
+def _companions(m: Machine) -> Strings:
+    return _named("torch-companion-mismatch", {*COMPANIONS, *_PAIRED}, m)
+
+
+_PACKAGES_OF = {"torch-extension-abi": _extensions, "torch-companion-mismatch": _companions}
+
+
+def _named(cause: str, packages: Iterable[str], m: Machine) -> Strings:
+    """The packages that the error texts of that cause name."""
+    return _in_texts(packages, _texts(m, *symptoms().meaning.get(cause, ())))
+
+
+def _texts(m: Machine, *keys: str) -> str:
+    return "\n".join(symptom.text.lower() for symptom in m.symptoms or () if symptom.key in keys)
+
+
+def _in_texts(packages: Iterable[str], texts: str) -> Strings:
+    """The packages whose names, or whose modules', stand in the texts."""
+    patterns = {name: name.replace("-", "[-_]") for name in sorted(packages)}
+    return tuple(
+        name for name, pattern in patterns.items() if re.search(rf"(?<![a-z0-9_]){pattern}", texts)
+    )
 
 
 def _other_maker(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
@@ -329,19 +398,41 @@ def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:
 
 
 _ABOUT_RELEASES = {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}
-_COMPILER = {"compiler-not-found", "python-headers-missing", "toolkit-in-pieces"}
 _COMPILER_WORDS = ("failed to find c compiler", "cl is not found", "find msvc", "c++ compiler")
+_HEADERS = (
+    "Install Python's headers. On Ubuntu and Debian, run `sudo apt-get install python3-dev` (for "
+    "another Python version, install python3.12-dev or similar). On Fedora and RHEL, run `sudo dnf "
+    "install python3-devel`. uv and conda environments already include the headers."
+)
+_BRINGS_COMPILER = (
+    "From 3.2.0.post13 on, triton-windows includes a C compiler. Install the release for your "
+    "torch: 3.2 for torch 2.6, 3.3 for 2.7, 3.4 for 2.8, 3.5 for 2.9."
+)
 
 
 def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
-    """Triton of its own for Windows; on Linux the one that torch pins. A compiler needs words."""
-    texts = " ".join(symptom.text.lower() for symptom in m.symptoms or ())
-    compiler = seen & _COMPILER or any(words in texts for words in _COMPILER_WORDS)
-    if compiler or not seen & _ABOUT_RELEASES:
+    """Triton of its own for Windows; on Linux the one that torch pins, and what it compiles with.
+
+    A toolkit in pieces needs words.
+    """
+    texts = _texts(m, *seen)
+    windows, linux = m.platform.system == "Windows", m.platform.system == "Linux"
+    if "python-headers-missing" in seen or "failed to find python libs" in texts:
+        ways = python_headers(m)
+        known = windows or (linux and any(way.commands for way in ways))
+        return ways if known else _by_words("cure-triton-broken", _HEADERS, m)
+    lacking = "compiler-not-found" in seen or any(words in texts for words in _COMPILER_WORDS)
+    if windows and (lacking or seen & _ABOUT_RELEASES):
+        title = "Install Triton for Windows"
+        usual = install_packages("triton-windows", title, "triton-windows")
+        words = by_hand("triton-windows", "Upgrade triton-windows", _BRINGS_COMPILER)
+        return install_companion(m, kb, "triton-windows") or (words if lacking else usual)
+    if lacking:
+        ways = c_compiler(m) if linux else ()
+        return ways if any(way.commands for way in ways) else ()
+    if "toolkit-in-pieces" in seen or not seen & _ABOUT_RELEASES:
         return ()
-    if m.platform.system == "Windows":
-        return install_packages("triton-windows", "Install Triton for Windows", "triton-windows")
-    return reinstall_torch(m, kb) if m.torch.version and m.platform.system == "Linux" else ()
+    return reinstall_torch(m, kb) if m.torch.version and linux else ()
 
 
 _BY_MACHINE: dict[str, Callable[[Machine], Remedies]] = {
@@ -372,7 +463,8 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "nvidia-wheels-mixed": lambda m, kb: (
         _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else ()
     ),
-    "torch-companion-mismatch": lambda m, kb: pinned_torch(m, kb) or _companions(m, kb),
+    "torch-companion-mismatch": _companion,
+    "torch-extension-abi": _extension,
 }
 _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
     "driver-not-loaded": _unloaded,
@@ -380,7 +472,6 @@ _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]
         proprietary_modules(m, kb) if "needs-proprietary-modules" in seen else open_modules(m, kb)
     ),
     "triton-broken": _triton,
-    "torch-extension-abi": _extension,
     "torch-wrong-backend": _other_maker,
     "arch-list-wrong": _arch_list,
 }
