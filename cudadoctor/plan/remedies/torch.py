@@ -227,7 +227,7 @@ def _replaced(pin: str, m: Machine, build: TorchBuild) -> str:
     name, _, release = pin.partition("==")
     package = m.package(name)
     return (
-        f"{name} {package and package.version} will be replaced with {release}, which requires "
+        f"{name} {package and package.version} will be replaced with {release}, which works with "
         f"torch {build.torch}."
     )
 
