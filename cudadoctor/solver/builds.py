@@ -106,6 +106,11 @@ def alternatives(case: Case) -> tuple[Alternative, ...]:
     )
     if not any(found):
         found = (_driver(case, "python"),)
+    if not any(found) and not any(build.published for build in case.asked):
+        # Of a variant that nobody published, another one of the same release.
+        asked = {build.torch for build in case.asked}
+        same = tuple(build for build in case.builds if build.torch in asked)
+        found = (_driver(replace(case, asked=same)),)
     other = nearest_release(case) if case.keep is not None else ()
     return (*filter(None, found), *other) or _cpu(case)
 
@@ -237,7 +242,8 @@ def _conda(case: Case) -> Alternative | None:
     """conda-forge's own build, where the tables prove that it has code for all these GPUs."""
     torch = case.knowledge.newest_on_conda("conda-forge")
     constraint = constraint_of(case.keep or "")
-    if case.gpus != "some" or (constraint and not constraint.allows(torch, None)):
+    refused = constraint and not constraint.allows(torch, None)
+    if case.gpus != "some" or case.aside or refused:
         return None
     cuda = conda_forge_cuda(torch, case)
     if cuda is None:
