@@ -123,6 +123,30 @@ def _of_cuda(m: Machine, kb: Knowledge, allowed: Callable[[Version], bool]) -> R
     return (remedy_for(best[3], m, kb),) if best else ()
 
 
+def torch_with_cudnn(m: Machine, kb: Knowledge, admitted: Callable[[str], bool]) -> Remedies:
+    """The nearest later torch whose own cuDNN other programs admit; () if none fits here.
+
+    Within the cuDNN major that the installed torch has: another one is a torch of another day.
+    """
+    (here, *_) = supposed(m, kb).machines
+    own, pin = m.torch.version, kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(here))
+    if own is None or pin is None:
+        return ()
+    demand = demand_of(here, kb)
+    fitting = [
+        (build.torch, not build.default, build.cuda, build)
+        for build in kb.builds_on(demand.platform)
+        if build.cuda
+        and build.cudnn
+        and build.torch.release > own.release
+        and build.cudnn.split(".")[0] == pin.partition("==")[2].split(".")[0]
+        and admitted(build.cudnn)
+        and block(build, demand) is None
+    ]
+    best = min(fitting, key=itemgetter(0, 1, 2), default=None)
+    return (remedy_for(best[3], here, kb),) if best else ()
+
+
 def for_other_maker(m: Machine, kb: Knowledge, maker: str) -> Remedies:
     """The builds for AMD's or Intel's GPUs, from torch's index of that name."""
     backend = kb.backend_of(maker)
@@ -250,13 +274,24 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
             packages=replace(
                 origin,
                 install=(f"torch=={release}", *pins),
-                remove=_installed(m, ("torch", *COMPANIONS)) + only_for_torch(m.packages or ()),
+                remove=_installed(m, ("torch", *COMPANIONS)) + _own_wheels(m, kb),
             ),
             note=f"An interrupted pip run left unused files in site-packages: {left}."
             if left
             else None,
         ),
     )
+
+
+def _own_wheels(m: Machine, kb: Knowledge) -> Strings:
+    """The wheels that only torch needs; of a report, which shows no metadata, by their names."""
+    packages, cuda = m.packages or (), m.torch.cuda
+    if m.look != "report" or cuda is None:
+        return only_for_torch(packages)
+    ours = f"-cu{cuda.major}"
+    names = (package.name for package in packages if package.name in kb.pinned_names)
+    wheels = (name for name in names if name.startswith("nvidia-"))
+    return tuple(sorted(name for name in wheels if name.endswith(ours) or "-cu1" not in name))
 
 
 def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
