@@ -357,9 +357,9 @@ def _this_torch(m: Machine) -> str:
 def _served_otherwise(m: Machine, kb: Knowledge, left: list[Device]) -> Remedies:
     """A build for all GPUs; where the installed one is best, without those that nobody serves."""
     build = best_build(m, kb).build
-    if build is not None and left and is_installed(build, m):
-        return leave_out(m, kb, {gpu.capability for gpu in left}) or install_torch(m, kb)
-    return install_torch(m, kb)
+    stays = left and (build is None or is_installed(build, m))
+    hidden = leave_out(m, kb, {gpu.capability for gpu in left}) if stays else ()
+    return hidden if hidden and build else hidden + install_torch(m, kb)
 
 
 def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:

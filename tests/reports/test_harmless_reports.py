@@ -191,3 +191,48 @@ def test_a_program_that_serves_no_such_gpu_is_named(gpu: str, refused: bool) -> 
     found = judged(f"{NO_IMAGE}{env}vllm 0.10.2, transformers 4.57.1\n")
     notes = " ".join(step.note or "" for step in found.plan.steps)
     assert ("vllm needs a GPU with compute capability 7.0 or higher" in notes) is refused
+
+
+# --- other ways that would not work ---------------------------------------------------------------
+
+
+def ways(text: str, cause: str) -> list[str]:
+    findings = judged(text).diagnosis.findings
+    return [step.id for found in findings if found.cause == cause for step in found.remedies]
+
+
+@pytest.mark.parametrize(("gpu", "offered"), [("Tesla V100-SXM2-16GB", False), ("Tesla T4", True)])
+def test_no_driver_is_offered_for_a_build_without_code_for_the_gpu(gpu: str, offered: bool) -> None:
+    env = collected("2.12.1+cu130", f"GPU 0: {gpu}", "535.183.06", available=False)
+    found = ways(env.replace("PyTorch: 12.6", "PyTorch: 13.0"), "driver-too-old")
+    assert found[0] == "install-torch"
+    assert ("upgrade-driver" in found) is offered
+
+
+def test_of_two_gpus_the_one_that_is_not_served_is_hidden_first() -> None:
+    gpus = "\nGPU 0: NVIDIA GeForce RTX 5070\nGPU 1: NVIDIA GeForce GTX 1080"
+    warned = "Found GPU1 NVIDIA GeForce GTX 1080 which is of cuda capability 6.1.\n"
+    env = collected("2.9.1+cu128", gpus, "575.64.03").replace("PyTorch: 12.6", "PyTorch: 12.8")
+    found = ways(warned + NO_IMAGE + env, "torch-arch-unsupported-old")
+    assert found[0] == "hide-gpu"
+    assert len(found) > 1
+    alone = env.replace("GPU 0: NVIDIA GeForce RTX 5070\nGPU 1", "GPU 0")
+    assert "hide-gpu" not in ways(NO_IMAGE + alone, "torch-arch-unsupported-old")
+
+
+def test_a_job_on_a_node_with_a_gpu_and_a_cpu_build_lacks_no_gpu() -> None:
+    said = "The environment was made on the login node; torch.cuda.is_available() is False.\n"
+    env = collected("2.7.1+cu126", available=False)
+    cpu = env.replace("+cu126", "+cpu").replace("PyTorch: 12.6", "PyTorch: None")
+    assert "scheduler-no-gpu" not in {
+        found.cause for found in judged(said + cpu).diagnosis.findings
+    }
+    bare = "I forgot --gres=gpu:1 in the Slurm job; torch.cuda.is_available() is False.\n"
+    assert judged(bare).diagnosis.primary == "scheduler-no-gpu"
+
+
+def test_flash_attention_on_an_old_gpu_gets_a_way_out() -> None:
+    error = "RuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
+    assert harmless(error + collected(gpu="GPU 0: Tesla T4")).startswith("flash-attn does not")
+    other = "RuntimeError: FlashAttention forward only supports head dimension at most 256\n"
+    assert not harmless(other + collected()).startswith("flash-attn does not")

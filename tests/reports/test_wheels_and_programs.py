@@ -260,3 +260,44 @@ def test_a_line_of_packages_is_a_list() -> None:
 def test_a_sentence_about_a_package_is_none() -> None:
     for text in ("xformers 0.0.32 did not help", "RTX 3090, CUDA 12.4", "since ctranslate2 4.5.0"):
         assert not read_report(text, KB).packages
+
+
+# --- a new environment, and what goes with it -----------------------------------------------------
+
+
+def test_a_new_python_gets_the_nearest_torch_and_its_companions() -> None:
+    rows = "[pip3] torch==2.4.1\n[pip3] torchaudio==2.4.1\n[pip3] torchvision==0.19.1\n"
+    env = collected("2.4.1+cu121", "GPU 0: NVIDIA GeForce RTX 5090", "570.172.08")
+    text = env.replace("3.11.9", "3.8.10") + rows
+    made = commands(judged(text).plan)
+    assert "torch==2.7.1+cu128 torchvision==0.22.1+cu128 torchaudio==2.7.1+cu128" in made
+    assert "torchaudio" not in commands(judged(text.replace("[pip3] torchaudio==2.4.1\n", "")).plan)
+
+
+def test_a_refused_release_comes_with_its_build_into_the_new_environment() -> None:
+    refused = (
+        "GTX 1650, driver 551.86, Windows 11\npip install torch==1.13.1\n"
+        "ERROR: Could not find a version that satisfies the requirement torch==1.13.1 "
+        "(from versions: 2.6.0, 2.7.0, 2.7.1, 2.8.0)\n"
+    )
+    made = commands(judged(refused).plan)
+    assert "torch==1.13.1" in made
+    assert "whl/cu117" in made
+
+
+def test_the_triton_of_nightlies_goes_with_them() -> None:
+    rows = "[pip3] pytorch-triton==3.5.0+git7416ffcb\n[pip3] torch==2.10.0.dev20251012+cu128\n"
+    env = collected("2.10.0.dev20251012+cu128", driver="580.82.09")
+    refused = (
+        "ERROR: Could not find a version that satisfies the requirement "
+        "torch==2.10.0.dev20251021+cu128 (from versions: none)\n"
+    )
+    assert "pytorch-triton" in commands(judged(refused + env + rows).plan)
+    assert "pytorch-triton" not in commands(judged(refused + env).plan)
+
+
+def test_words_about_torch_again_name_its_release() -> None:
+    for listed, words in (("torch 2.4.1\n", "torch==2.4.1`"), ("", "torch`")):
+        found = judged(f"{listed}{LOST}").diagnosis.findings[0]
+        said = " ".join(f"{step.title} {step.manual or ''}" for step in found.remedies)
+        assert f"--force-reinstall {words}" in said

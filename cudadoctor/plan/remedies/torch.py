@@ -410,6 +410,9 @@ def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
     packages, torch, cuda = m.packages or (), m.torch, build.cuda
     strays = {package.name for package in packages if cuda and collides(package.name, cuda.major)}
     strays = strays.difference(kept_by_others(packages))
+    if m.package("pytorch-triton"):
+        # Triton of the nightlies: it owns the same folder as the release's.
+        strays.update(package.name for package in packages if package.name in _TRITONS)
     other = torch.build != ("cuda" if cuda else "cpu") or (cuda is not None and torch.cuda != cuda)
     same = torch.version is not None and torch.version.public == build.torch.public
     beside = _installed(m, lost)
@@ -418,6 +421,9 @@ def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
     family = _installed(m, TORCH_FAMILY)
     rest = {*only_for_torch(packages), *strays}.difference(beside)
     return tuple(dict.fromkeys((*family, *beside, *sorted(rest))))
+
+
+_TRITONS = ("pytorch-triton", "triton")
 
 
 def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr:
@@ -527,7 +533,8 @@ def _from_conda_forge(change: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     """An environment of its own, with the build of another publisher."""
     torch, conda = kb.newest_on_conda("conda-forge"), manager(m, "mamba", "micromamba", "conda")
     create = f"create -y -n torch -c conda-forge pytorch-gpu={torch} cuda-version={change.cuda}"
-    argv = (conda or "conda", *create.split())
+    beside = (name for name in ("torchvision", "torchaudio") if m.package(name))
+    argv = (conda or "conda", *create.split(), *beside)
     return _step(
         id="conda-torch",
         title=f"Create a conda environment with conda-forge's torch {torch} and CUDA {change.cuda}",
@@ -558,9 +565,13 @@ def install_python(
     below = (version for version in known if version.release <= present)
     wanted = max(below, default=min(known))
     changed = emptied(m, wanted)
-    build = best_build(changed, kb, keep=keep).build
-    change = remedy_for(build, changed, kb).packages if build else None
-    made = environment.new_environment(m, str(wanted), change)
+    # The release nearest to the one that is there, with the companions that are.
+    build = best_build(replace(changed, torch=m.torch), kb, keep=keep).build
+    family = tuple(filter(None, map(m.package, COMPANIONS)))
+    change = remedy_for(build, replace(changed, packages=family), kb).packages if build else None
+    made = environment.new_environment(
+        m, str(wanted), replace(change, remove=()) if change else None
+    )
     title = f"Create a new environment with Python {wanted}"
     return (_step(id="install-python", title=title, **_made(made)),)
 

@@ -29,7 +29,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
 from cudadoctor.model.requirements import admits
-from cudadoctor.model.rule import Answer, Found, Rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -56,6 +56,7 @@ from cudadoctor.plan.remedies import (
     wsl_driver,
 )
 from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupported_old
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
 from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, torch_beside
@@ -222,7 +223,15 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
         ways = _BY_SYMPTOMS[cause](m, kb, seen) if cause in _BY_SYMPTOMS else ()
     if ways:
         return ways
-    return _by_words(f"cure-{cause}", words, m)
+    return _by_words(f"cure-{cause}", _of_this_release(words, m), m)
+
+
+def _of_this_release(words: str, m: Machine) -> str:
+    """The words with torch's release: without it pip takes the newest, which may not run there."""
+    torch = m.torch.version
+    if torch is None or torch.is_devrelease:
+        return words
+    return re.sub(r"(?<=--force-reinstall torch)(?=[` ])", f"=={torch.public}", words)
 
 
 _COMMANDS = re.compile(r"(?P<title>[^`]+): `(?P<run>.+)`")
@@ -306,6 +315,15 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
         return _for_cudnn(kb, others, release)
     again = install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
     return torch_beside(m, kb, others) + tuple(replace(way, note=apart(others)) for way in again)
+
+
+def _as_on_hosts(rule: Rule, m: Machine, kb: Knowledge) -> Remedies:
+    """What the rule for hosts prescribes, where the report holds what it asks for."""
+    try:
+        found = rule.judge(m, kb)
+    except NotKnown:
+        found = None
+    return found.remedies if found and found.remedies else install_torch(m, kb)
 
 
 def _mixed(m: Machine, kb: Knowledge) -> Remedies:
@@ -423,8 +441,8 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "driver-too-old": _old_driver,
     "driver-not-installed": install_driver,
     "jetson-build": jetson_torch,
-    "torch-arch-unsupported-new": install_torch,
-    "torch-arch-unsupported-old": install_torch,
+    "torch-arch-unsupported-new": partial(_as_on_hosts, torch_arch_unsupported_new),
+    "torch-arch-unsupported-old": partial(_as_on_hosts, torch_arch_unsupported_old),
     "torch-missing": _torch,
     "torch-cpu-build": _torch,
     "torch-install-corrupt": lambda m, kb: _missing_wheels(m, kb) or reinstall_torch(m, kb),
