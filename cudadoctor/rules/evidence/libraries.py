@@ -165,8 +165,8 @@ def apart(needs: Sequence[Need]) -> OptStr:
         return None
     first = needs[0]
     return (
-        f"{programs(needs)} needs {first.wheel}{first.wanted} instead, so it may lose the GPU. To "
-        "use both on the GPU, install one of them in a separate environment."
+        f"{programs(needs[:1])} needs {first.wheel}{first.wanted} instead, so it may lose the GPU. "
+        "To use both on the GPU, install one of them in a separate environment."
     )
 
 
