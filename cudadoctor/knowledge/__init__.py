@@ -25,6 +25,7 @@ from cudadoctor.knowledge.tables import (
     version,
 )
 from cudadoctor.knowledge.torch_builds import TorchBuild
+from cudadoctor.model.machine import Strings
 
 __all__ = [
     "Architecture",
@@ -39,6 +40,12 @@ __all__ = [
 
 class _Named(Row, frozen=True):
     torch: str
+
+
+_OF_TOOLKIT = (
+    *("cublas", "cuda-cupti", "cuda-runtime", "cufft", "curand", "cusolver", "cusparse"),
+    "nvjitlink",
+)
 
 
 class _Dated(Row, frozen=True):
@@ -76,10 +83,26 @@ class Knowledge(Companions, Drivers, Gpus, Software):
             raise KnowledgeError(f"No table names a source {key!r}")
         return self._sources[key]
 
+    def toolkit_pins(self, build: TorchBuild) -> Strings:
+        """The wheels of CUDA's toolkit that a build for Linux pins, by what it was compiled with.
+
+        Without those whose patch release some wheels choose for themselves.
+        """
+        wheels, cuda = self.toolkit_wheels(build.toolkit), build.cuda
+        if cuda is None:
+            return ()
+        names = (
+            f"nvidia-{name}" + ("" if cuda.major > 12 else f"-cu{cuda.major}")
+            for name in _OF_TOOLKIT
+        )
+        found = (f"{name}=={wheels[name]}" for name in names if name in wheels)
+        # Below CUDA 12.4 torch leaves nvJitLink's release to cuSPARSE.
+        return tuple(pin for pin in found if "nvjitlink" not in pin or cuda >= version("12.4"))
+
     @cached_property
     def projects(self) -> frozenset[str]:
         """The name of every distribution in the tables."""
-        return self.pinned_names | self.companion_names | self.library_names
+        return self.pinned_names | self.companion_names | self.library_names | self.program_names
 
 
 @lru_cache(maxsize=1)

@@ -104,6 +104,35 @@ class _NoWheel(Row, frozen=True):
     indexed: bool = False
 
 
+class _Need(Row, frozen=True):
+    """What releases of a program, the first to the last, need of the wheels that torch pins."""
+
+    package: str
+    first: Version
+    last: OptVersion
+    requires: Strings
+
+
+class _Numpy2(Row, frozen=True):
+    """A package whose releases need NumPy 2 from one on."""
+
+    package: str
+    since: str
+
+
+class _Floor(Row, frozen=True):
+    """A package whose wheels serve no GPU below a compute capability."""
+
+    package: str
+    capability: Version
+
+
+class _Programs(Row, frozen=True):
+    needs: tuple[_Need, ...]
+    numpy_2: tuple[_Numpy2, ...]
+    floors: tuple[_Floor, ...]
+
+
 class _Practice(Row, frozen=True):
     compiles: tuple[_Compiling, ...]
     jetson: tuple[JetsonBuild, ...]
@@ -122,6 +151,7 @@ class _Cudnn(Row, frozen=True):
 
 
 class _Wheels(Row, frozen=True):
+    toolkit: str
     packages: dict[str, str]
 
 
@@ -187,6 +217,7 @@ class Software:
     _images = kept("images", _Images)
     _conda = kept("conda", _Conda)
     _practice = kept("practice", _Practice)
+    _programs = kept("programs", _Programs)
 
     # Libraries and compilers
 
@@ -194,6 +225,51 @@ class Software:
     def library_names(self) -> frozenset[str]:
         """Every nvidia-* wheel of the tables."""
         return frozenset(name for row in self._libraries.wheels for name in row.packages)
+
+    def toolkit_wheels(self, toolkit: OptStr) -> dict[str, str]:
+        """The nvidia-* wheels of one release of the CUDA toolkit; {} where it is not known."""
+        rows = (row.packages for row in self._libraries.wheels if row.toolkit == toolkit)
+        return next(rows, {})
+
+    @property
+    def program_names(self) -> frozenset[str]:
+        """Every package that a row about other programs names."""
+        rows = (self._programs.needs, self._programs.numpy_2, self._programs.floors)
+        return frozenset(row.package for kind in rows for row in kind)
+
+    def needs_of(self, package: str, release: Version) -> Strings:
+        """What a program needs of the wheels that torch pins, () where the tables are silent."""
+        return tuple(
+            line
+            for row in self._programs.needs
+            if row.package == package
+            and row.first <= release
+            and (row.last is None or release <= row.last)
+            for line in row.requires
+        )
+
+    def releases_needing(self, package: str, wheel: str) -> tuple[tuple[str, str], ...]:
+        """The requirement on a program by its releases, newest first, and what those need of it."""
+        found = [
+            (
+                f"{package}=={row.last}" if row.last else f"{package}>={row.first}",
+                line.removeprefix(wheel),
+            )
+            for row in self._programs.needs
+            for line in row.requires
+            if row.package == package and re.match(rf"{wheel}[=<>]", line)
+        ]
+        return tuple(reversed(found))
+
+    def numpy_2_since(self, package: str) -> OptStr:
+        """The first release of a package that needs NumPy 2, None if none is known to."""
+        rows = (row.since for row in self._programs.numpy_2 if row.package == package)
+        return next(rows, None)
+
+    def capability_floor(self, package: str) -> OptVersion:
+        """The oldest GPU that the wheels of a package serve, None if that is not known."""
+        rows = (row.capability for row in self._programs.floors if row.package == package)
+        return next(rows, None)
 
     def cudnn_refuses(self, cudnn: Version, capability: Version) -> OptBool:
         """Whether that cuDNN refuses a GPU of this capability, None if the tables are silent."""

@@ -427,7 +427,16 @@ _CONDA = frozenset(
     | {"libcusolver", "libcusparse", "cusparselt", "libnvjitlink", "cuda-nvrtc", "cpuonly"}
 )
 _OTHERS = frozenset(
-    {"numpy", "pynvml", "nvidia-ml-py", "triton-windows", "typing-extensions", "filelock", "fsspec"}
+    {
+        "numpy",
+        "pynvml",
+        "nvidia-ml-py",
+        "triton-windows",
+        "pytorch-triton",
+        "typing-extensions",
+        "filelock",
+        "fsspec",
+    }
     | {"ninja", "wheel", "packaging", "psutil"}
     | {"jinja2", "mpmath", "networkx", "setuptools", "sympy"}
 )

@@ -27,9 +27,9 @@ KNOWN = re.compile(
     r"(?i)torch(vision|audio|text|data|rec|metrics|ao|tune|sde|diffeq|-\w+)?|pytorch(-\w+)*|triton(-\w+)*"
     r"|xformers|flash[-_]attn|numpy|nvidia[-_](?!smi\b)[\w-]+|cuda[-_][\w-]+|cudatoolkit|cudnn|cupy[\w-]*|nccl"
     r"|(lib)?(cublas|cufft|curand|cusolver|cusparse|nvjitlink)[\w-]*|vllm|sglang|deepspeed|accelerate"
-    r"|transformers|diffusers|bitsandbytes|apex|mmcv[\w-]*|detectron2|tensorflow[\w-]*|jax(lib)?"
+    r"|transformers|diffusers|bitsandbytes|apex|mmcv[\w-]*|detectron2|tensorflow[\w-]*|jax(lib|-cuda1\d-[a-z]+)?"
     r"|auto[-_]gptq|autoawq|exllamav2|onnxruntime[\w-]*|numba|cpuonly|libtorch|peft|sentence-transformers"
-    r"|lightning|fastai|ultralytics|unsloth[\w-]*|intel[-_]\w+|magma[\w-]*",
+    r"|ctranslate2|faster-whisper|opencv[\w-]*|lightning|fastai|ultralytics|unsloth[\w-]*|intel[-_]\w+|magma[\w-]*",
 )
 """Names that a row without any list around it must have."""
 

@@ -16,7 +16,7 @@ from cudadoctor.model.requirements import COMPANIONS
 from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
-from cudadoctor.reports.packages import distribution
+from cudadoctor.reports.packages import KNOWN, distribution
 from cudadoctor.reports.phrases import AUTHOR, read_table
 from cudadoctor.reports.statements import Rank, Statements, gated, stated
 
@@ -33,6 +33,7 @@ def read_prose(doc: Document, knowledge: Knowledge) -> Statements:
     yield from _gpus(part, knowledge)
     yield from _torch(part)
     yield from _companions(part)
+    yield from _enumerated(part)
     yield from read_table(part, "prose")
 
 
@@ -215,6 +216,26 @@ def _companions(doc: Document) -> Statements:
         if listed and not _SPOKEN_OF.search(line.text):
             facts = {"packages": (distribution(match["name"], match["v"]),)}
             yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
+
+
+_PARTED = re.compile(r"\s{0,4}(?:[,;|]|\s[/+]\s)\s{0,4}|\s\([^()]{0,200}\)")
+_PAIR = re.compile(
+    r"(?i)(?P<name>[a-z][\w.-]{1,60})(?:\[[\w,-]{1,60}\])?(?:[ -]version)?(?:==| ?[:=] ?| v?)"
+    r"(?P<v>\d{1,4}\.\d[\w.+]{0,40})"
+)
+
+
+def _enumerated(doc: Document) -> Statements:
+    """A line of nothing but packages with their releases: transformers 4.57.1, xformers 0.0.32."""
+    for number, text in doc.lines:
+        if not 6 < len(text) <= 300 or (not text[-1:].isdigit() and text[-1:] != ")"):
+            continue
+        pieces = [piece for piece in _PARTED.split(text.strip(" -*\t")) if piece]
+        pairs = [_PAIR.fullmatch(piece) for piece in pieces]
+        found = [pair for pair in pairs if pair and KNOWN.fullmatch(pair["name"])]
+        packages = [distribution(pair["name"], pair["v"]) for pair in found if all(pairs)]
+        if beside := [package for package in packages if package.name != "torch"]:
+            yield from stated(number, AUTHOR, {"packages": beside}, Rank.PROSE)
 
 
 # --- environment variables that a report sets or shows -------------------------------------------

@@ -37,7 +37,7 @@ from cudadoctor.rules.evidence.libraries import applies, foreign, in_use, librar
 from cudadoctor.rules.evidence.signs import WORDS, error_with, given_away, gpu_present, live_gpus
 from cudadoctor.rules.healthy import somebody_trains_here
 from cudadoctor.solver.builds import best_build
-from cudadoctor.solver.demand import platform_of, python_of
+from cudadoctor.solver.demand import ever_served, platform_of, python_of
 from cudadoctor.solver.fit import is_installed
 
 NO_IMAGE = ("no kernel image is available", "not compatible with the current PyTorch installation")
@@ -275,12 +275,17 @@ def _unserved(m: Machine, kb: Knowledge, *, newer: bool) -> Answer:
             "gpu": _model(worst.name),
             "sm": f"sm_{str(worst.capability).replace('.', '')}",
             "archs": _span(have.archs, worst.capability),
+            "oldest": f"{kb.torch_releases()[-1].major}.{kb.torch_releases()[-1].minor}",
         },
         cites=have.sources or (row.sources if row else ()),
         confidence=CERTAIN if proven else have.confidence,
         severity=INFO if ahead or unused else severity,
         title=None if unserved else "{torch} runs on your {gpu} only by compiling PTX",
-        why=None if unserved else _PTX,
+        why=_PTX
+        if not unserved
+        else None
+        if newer or ever_served(worst.capability, kb)
+        else _NEVER,
         remedies=()
         if ahead
         else _served_otherwise(m, kb, unserved if others else []) or _other_way(m, kb, worst),
@@ -324,6 +329,10 @@ def cudnn_refuses_gpu(m: Machine, kb: Knowledge) -> Answer:
     )
 
 
+_NEVER = (
+    "No published build since torch {oldest} has code for your {gpu}, so no other torch, driver or "
+    "CUDA version helps."
+)
 _PTX = (
     "This build has no {sm} code, only {archs}. The driver compiles the PTX on first use, which "
     "takes minutes, and libraries such as cuDNN may lack kernels for this GPU."
@@ -348,9 +357,9 @@ def _this_torch(m: Machine) -> str:
 def _served_otherwise(m: Machine, kb: Knowledge, left: list[Device]) -> Remedies:
     """A build for all GPUs; where the installed one is best, without those that nobody serves."""
     build = best_build(m, kb).build
-    if build is not None and left and is_installed(build, m):
-        return leave_out(m, kb, {gpu.capability for gpu in left}) or install_torch(m, kb)
-    return install_torch(m, kb)
+    stays = left and (build is None or is_installed(build, m))
+    hidden = leave_out(m, kb, {gpu.capability for gpu in left}) if stays else ()
+    return hidden if hidden and build else hidden + install_torch(m, kb)
 
 
 def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:

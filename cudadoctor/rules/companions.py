@@ -36,6 +36,7 @@ from cudadoctor.rules.evidence.devices import devices
 from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present
 from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.companions import asked_by
 from cudadoctor.solver.demand import listed, platform_of
 
 COMPILES_SINCE = Version("2.0")
@@ -358,12 +359,33 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
     proof = m.torch.imported.numpy_error if m.torch.imported else None
     if numpy.major < 2 or (torch.release >= NUMPY_2_SINCE.release and not proof):
         return None
-    first = install_packages("numpy-1", "Install NumPy 1.x", "numpy<2")
     return Found(
         evidence=("packages", "torch.imported.numpy_error" if proof else "torch.version"),
         values={"torch": m.torch.text or torch, "numpy": numpy},
-        remedies=first + install_torch(m, kb),
+        remedies=_numpy_1(m, kb, numpy) + install_torch(m, kb),
     )
+
+
+_LAST_NUMPY_1 = Version("1.26.4")
+
+
+def _numpy_1(m: Machine, kb: Knowledge, numpy: Version) -> Remedies:
+    """NumPy 1.x, with releases that work with it of the packages that need NumPy 2."""
+    older, unknown = [], []
+    for package in m.packages or ():
+        since, release = kb.numpy_2_since(package.name), version_of(package.version)
+        asked = [line.specifier for line in asked_by(package, ("numpy",), m)]
+        refuses = any(admits(text, numpy) and not admits(text, _LAST_NUMPY_1) for text in asked)
+        if since and release and release >= Version(since):
+            older.append(f"{package.name}<{since}")
+        elif refuses:
+            unknown.append(f"{package.name} {package.version}")
+    note = (
+        f"{listed(unknown)} requires NumPy 2: also install an older release of it, or upgrade "
+        "torch instead."
+    )
+    ways = install_packages("numpy-1", "Install NumPy 1.x", "numpy<2", *older)
+    return tuple(replace(way, note=note) for way in ways) if unknown else ways
 
 
 _OF_PACKAGE = (

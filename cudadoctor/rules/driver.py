@@ -44,6 +44,7 @@ from cudadoctor.plan.remedies import (
     upgrade_driver,
 )
 from cudadoctor.plan.remedies.process import family_of, refuses_key
+from cudadoctor.rules.evidence.devices import row_of
 from cudadoctor.rules.evidence.signs import (
     GIVEN_AWAY,
     MISMATCH,
@@ -476,12 +477,14 @@ def _level_by_torch(m: Machine) -> tuple[Version, str] | None:
 
 def _for_an_old_driver(m: Machine, kb: Knowledge, branch: OptInt) -> Remedies:
     """A torch for the driver, a driver for the torch, or what lifts the driver; each once."""
-    torch, archs, capabilities = install_torch(m, kb), m.torch.archs, capabilities_of(m, kb)
-    newer = upgrade_driver(m, kb, branch) if branch is not None else ()
-    if torch and archs is not None and capabilities is not None:
+    torch, row, capabilities = install_torch(m, kb), row_of(m, kb), capabilities_of(m, kb)
+    archs = m.torch.archs or (row and row.archs)
+    own, cuda = m.torch.version, m.torch.cuda
+    known = torch and archs and capabilities is not None
+    if known and not serves_all(archs or (), capabilities or (), own, cuda, kb):
         # With no code for a GPU this torch has to go anyway, and a driver alone changes nothing.
-        fits = serves_all(archs, capabilities, m.torch.version, m.torch.cuda, kb)
-        newer = newer if fits else ()
+        return torch
+    newer = upgrade_driver(m, kb, branch) if branch is not None else ()
     build = best_build(m, kb).build if newer else None
     if build is not None and any(given_up(build, m, kb)) and newer[0].commands:
         # The driver changes nothing in the environment, another torch does.

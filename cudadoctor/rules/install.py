@@ -36,7 +36,7 @@ from cudadoctor.plan.remedies import (
 from cudadoctor.rules.evidence.libraries import META, Pin, import_fails, library_pins, need_import
 from cudadoctor.rules.evidence.signs import WORDS, error_with, variable
 from cudadoctor.solver.builds import best_build
-from cudadoctor.solver.demand import listed
+from cudadoctor.solver.demand import listed, platform_of
 
 FEW = 3
 """Where more wheels than these are damaged, the whole installation is doubtful."""
@@ -47,7 +47,9 @@ def libraries_again(m: Machine, kb: Knowledge, damaged: Strings) -> Remedies:
 
     damaged: relative paths or the names under which the loader looked for them.
     """
-    if m.packages is None or not m.torch.requires:
+    if m.packages is None or not (m.torch.requires or m.look == "report"):
+        return ()
+    if m.look == "report" and (platform_of(m) is None or m.torch.cuda is None):
         return ()
     pins = library_pins(m, kb)
     found = dict.fromkeys(_wheel_of(path, pins) for path in damaged)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     ERROR,
@@ -11,6 +13,7 @@ from cudadoctor.model.findings import (
     Remedies,
 )
 from cudadoctor.model.machine import Machine, OptStr, lookup
+from cudadoctor.model.requirements import admits
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
@@ -23,7 +26,9 @@ from cudadoctor.plan.remedies import (
 from cudadoctor.rules.evidence.devices import refused
 from cudadoctor.rules.evidence.libraries import (
     META,
+    Need,
     Pin,
+    apart,
     applies,
     compared,
     foreign,
@@ -33,10 +38,13 @@ from cudadoctor.rules.evidence.libraries import (
     is_own,
     library_pins,
     need_import,
+    needs_of_others,
     proven_sound,
+    torch_beside,
     way_out,
 )
 from cudadoctor.rules.evidence.signs import error_with, variable
+from cudadoctor.solver.supposed import as_listed
 
 _LIBRARY = re.compile(r"nvidia-(?P<base>[a-z][a-z-]*?)(?:-cu(?P<major>\d+))?")
 _ONE_NAME_IN_ALL_CUDA_12 = frozenset({"curand", "cusolver", "nvtx"})
@@ -70,6 +78,7 @@ def nvidia_wheels_mixed(m: Machine, kb: Knowledge) -> Answer:
     new environment. The order matters: uninstalling a wrong wheel after you install the right one
     also deletes files that belong to the right one.
     """
+    m = as_listed(m, kb)
     if not applies(m) or m.platform.system != "Linux":
         return None
     pins = library_pins(m, kb)
@@ -160,13 +169,30 @@ def _pinned_again(
     hurt = {pin.name: pin for pin in (*wrong, *(pin for _, pin in overwriting))}
     if META in hurt:
         return reinstall_torch(m, kb)
+    others = [
+        need
+        for pin in wrong
+        for need in needs_of_others(m, kb, pin.name)
+        if pin.installed and admits(need.wanted, pin.installed) and not _serves(pin, need)
+    ]
     remove = (*(name for name, _ in overwriting), *(pin.name for _, pin in overwriting))
-    return install_packages(
+    pinned = install_packages(
         "pinned-libraries",
         "Install the library versions that torch needs",
         *(pin.requirement for pin in hurt.values()),
         remove=tuple(dict.fromkeys(remove)),
-    ) + reinstall_torch(m, kb)
+    )
+    return (
+        *torch_beside(m, kb, others),
+        *(replace(way, note=apart(others)) for way in pinned),
+        *reinstall_torch(m, kb),
+    )
+
+
+def _serves(pin: Pin, need: Need) -> bool:
+    """Whether a program also works with what torch pins."""
+    wanted = version_of(pin.wanted.removeprefix("=="))
+    return wanted is not None and admits(need.wanted, wanted)
 
 
 @rule(

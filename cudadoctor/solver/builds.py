@@ -169,6 +169,8 @@ def _cpu(case: Case) -> tuple[Alternative, ...]:
     if build is None or case.gpus != "some":
         return ()
     text = f"Without the GPU, you can use the CPU build of torch {build.torch}."
+    if case.machine.torch.version and case.machine.torch.installed is not False:
+        text = f"The installed torch {case.machine.torch.version.public} also runs on the CPU."
     return (Alternative(kind="cpu", text=text, build=build),)
 
 

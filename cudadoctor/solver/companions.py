@@ -550,6 +550,18 @@ def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[s
             yield f"{file.name} requires {wanted}: change that requirement as well."
 
 
+def _below_floors(m: Machine, kb: Knowledge) -> Iterator[str]:
+    """Installed packages that serve none of the GPUs, whichever torch is beside them."""
+    gpus = seen_gpus(m, kb)
+    for package in m.packages or () if gpus else ():
+        floor = kb.capability_floor(package.name)
+        if floor and all(gpu.capability < floor for gpu in gpus if gpu.capability):
+            yield (
+                f"{package.name} needs a GPU with compute capability {floor} or higher: it will "
+                "not run on the GPUs in this machine, whichever torch is installed."
+            )
+
+
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iterator[str]:
     """A sentence for each thing to know first. lost: companions that have no release for it."""
     for name in lost:
@@ -570,6 +582,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
     yield from _lines_to_change(build, m, kb)
     if build.cuda is None:
         return
+    yield from _below_floors(m, kb)
     demand = demand_of(m, kb) if platform_of(m) else None
     if demand and len(m.gpus or ()) > 1:
         # A GPU that no torch serves while others are served.

@@ -177,10 +177,23 @@ def nvidia_devices(machine: Machine) -> tuple[PciGpu, ...]:
 
 
 def capability_of(gpu: Gpu, knowledge: Knowledge) -> OptVersion:
-    """The compute capability of one GPU: reported, else by PCI id, else by a name of one chip."""
+    """The compute capability of one GPU: reported, else by PCI id, else by a name of one chip.
+
+    Of a name of several chips the newest, where no build of torch serves any of them.
+    """
     by_pci = capability_by_pci(gpu.device_id, knowledge) if gpu.device_id else None
-    model = knowledge.gpu_by_name(gpu.name) if gpu.name else None
-    return gpu.capability or by_pci or (model.capability if model else None)
+    known = gpu.capability or by_pci
+    if known or not gpu.name:
+        return known
+    chips = {model.capability for model in knowledge.gpus_by_name(gpu.name)}
+    if len(chips) > 1 and any(ever_served(chip, knowledge) for chip in chips):
+        return None
+    return max(chips, default=None)
+
+
+def ever_served(capability: Version, knowledge: Knowledge) -> bool:
+    """Whether a published build of any platform has code for that capability."""
+    return any(_ever_served(capability, platform, knowledge) for platform in PLATFORM_OF.values())
 
 
 def capability_by_pci(device_id: str, knowledge: Knowledge) -> OptVersion:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
-from cudadoctor.solver.demand import capability_of, listed, nvidia_devices
+from cudadoctor.solver.demand import PLATFORM_OF, capability_of, listed, nvidia_devices
 
 ASK_GPU = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv")
 ASK_SYSTEM = ("python", "-m", "platform")
@@ -69,6 +69,36 @@ def supposed(machine: Machine, knowledge: Knowledge) -> Supposed:
     return Supposed(machines=tuple(machines), said=tuple(said), differ=differ, asks=asks)
 
 
+def as_listed(machine: Machine, knowledge: Knowledge) -> Machine:
+    """A report's machine with what its list of NVIDIA's wheels shows where it does not say so.
+
+    torch requires such wheels on Linux only; where most of those listed are the ones that PyPI's
+    build of that release pins, that build is installed.
+    """
+    wheels = [found for found in machine.packages or () if found.name.startswith("nvidia-")]
+    here, torch = machine.platform, machine.torch
+    if machine.look != "report" or not wheels or here.system not in (None, "Linux"):
+        return machine
+    linux = replace(machine, platform=replace(here, system="Linux"))
+    (linux, *_) = supposed(linux, knowledge).machines
+    platform = PLATFORM_OF.get(("Linux", linux.platform.machine or ""))
+    listed_as = replace(machine, platform=linux.platform)
+    if torch.build is not None or torch.version is None or torch.version.local or not platform:
+        return listed_as
+    pins = knowledge.default_pins(torch.version, platform) or ()
+    pinned = {
+        name: pin for name, _, pin in (line.partition(";")[0].partition("==") for line in pins)
+    }
+    same = [pinned.get(wheel.name) == wheel.version for wheel in wheels if wheel.name in pinned]
+    builds = (build for build in knowledge.builds_on(platform) if build.torch == torch.version)
+    usual = next((build for build in builds if build.default), None)
+    if usual is None or usual.cuda is None or sum(same) < _FEW or 2 * sum(same) < len(same):
+        return listed_as
+    return replace(listed_as, torch=replace(torch, build="cuda", cuda=usual.cuda))
+
+
+_FEW = 2
+"""So many wheels as pinned show the build; one may be another program's."""
 _MOST = 8
 """Of more possibilities none is tried."""
 

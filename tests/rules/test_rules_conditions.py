@@ -53,6 +53,15 @@ def packages(*named: tuple[str, str], cuda: str | None = "12.4", **more: Any) ->
     return {"packages": some, "torch": {"cuda": cuda}, **more}
 
 
+OLD = {"kernel": "535.104.05", "reported": "535.104.05"}
+
+
+def gone(text: str) -> dict[str, Any]:
+    """A library that is missing, its wheel in the list, and what was said of others."""
+    missing = {"key": "k", "text": text, "values": {"library2": "libcudnn.so.9"}}
+    return {**cudnn("9.5.1.17"), "symptoms": [missing]}
+
+
 def cudnn(release: str, torch: str = "2.7.1+cu126", cuda: str = "12.6") -> dict[str, Any]:
     some = [{"name": "nvidia-cudnn-cu12", "version": release}]
     return {"packages": some, "torch": {"version": torch, "text": torch, "cuda": cuda}}
@@ -214,6 +223,19 @@ TORCH: tuple[Row, ...] = (
     ("cudnn-not-as-pinned", LINUX, cudnn("9.5.1.17"), False),
     ("cudnn-not-as-pinned", LINUX, cudnn("9.5.1.17", "2.7.1+cu128", "12.8"), True),
     ("cudnn-not-as-pinned", LINUX, cudnn("9.13.0.50", "2.7.1+cu129", "12.9"), False),
+    ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major="8")}, True),
+    ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major2="9")}, False),
+    ("cudnn-of-another-major", LINUX, cudnn("9.5.1.17"), False),
+    ("library-shared-with-uninstalled", LINUX, gone("pip uninstall nvidia-cudnn-cu11"), True),
+    ("library-shared-with-uninstalled", LINUX, gone("I removed nvidia_cudnn_cu13 too"), True),
+    ("library-shared-with-uninstalled", LINUX, gone("pip install nvidia-cudnn-cu11"), False),
+    ("library-shared-with-uninstalled", LINUX, gone("pip uninstall nvidia-cudnn-cu12"), False),
+    ("library-shared-with-uninstalled", LINUX, gone("pip uninstall nvidia-nccl-cu11"), False),
+    ("torch-fits-machine", LINUX, {}, True),
+    ("torch-fits-machine", LINUX, {"torch": {"archs": ["sm_90"]}}, False),
+    ("torch-fits-machine", LINUX, {"torch": {"imported": None}}, False),
+    ("torch-fits-machine", LINUX, {"driver": OLD}, False),
+    ("torch-fits-machine", LINUX, {"driver": {"kernel": None, "reported": None}}, False),
     ("wheel-for-other-torch", LINUX, symptom(wheel_torch="2.13"), True),
     ("wheel-for-other-torch", LINUX, symptom(wheel_torch="2.14"), False),
     ("wheel-for-other-torch", LINUX, symptom(wheel_torch="2.14.0"), False),

@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         pinned_torch,
         reinstall_torch,
         run_elsewhere,
+        torch_with_cudnn,
     )
 
 __all__ = [
@@ -174,6 +175,7 @@ __all__ = [
     "set_variables",
     "start_mps",
     "switch_graphics",
+    "torch_with_cudnn",
     "unset_variables",
     "upgrade_driver",
     "vc_runtime",

@@ -126,6 +126,30 @@ def _of_cuda(m: Machine, kb: Knowledge, allowed: Callable[[Version], bool]) -> R
     return (remedy_for(best[3], m, kb),) if best else ()
 
 
+def torch_with_cudnn(m: Machine, kb: Knowledge, admitted: Callable[[str], bool]) -> Remedies:
+    """The nearest later torch whose own cuDNN other programs admit; () if none fits here.
+
+    Within the cuDNN major that the installed torch has: another one is a torch of another day.
+    """
+    (here, *_) = supposed(m, kb).machines
+    own, pin = m.torch.version, kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(here))
+    if own is None or pin is None:
+        return ()
+    demand = demand_of(here, kb)
+    fitting = [
+        (build.torch, not build.default, build.cuda, build)
+        for build in kb.builds_on(demand.platform)
+        if build.cuda
+        and build.cudnn
+        and build.torch.release > own.release
+        and build.cudnn.split(".")[0] == pin.partition("==")[2].split(".")[0]
+        and admitted(build.cudnn)
+        and block(build, demand) is None
+    ]
+    best = min(fitting, key=itemgetter(0, 1, 2), default=None)
+    return (remedy_for(best[3], here, kb),) if best else ()
+
+
 def for_other_maker(m: Machine, kb: Knowledge, maker: str) -> Remedies:
     """The builds for AMD's or Intel's GPUs, from torch's index of that name."""
     backend = kb.backend_of(maker)
@@ -264,13 +288,24 @@ def reinstall_torch(m: Machine, kb: Knowledge) -> Remedies:
             packages=replace(
                 origin,
                 install=(f"torch=={release}", *pins),
-                remove=_installed(m, ("torch", *COMPANIONS)) + only_for_torch(m.packages or ()),
+                remove=_installed(m, ("torch", *COMPANIONS)) + _own_wheels(m, kb),
             ),
             note=f"An interrupted pip run left unused files in site-packages: {left}."
             if left
             else None,
         ),
     )
+
+
+def _own_wheels(m: Machine, kb: Knowledge) -> Strings:
+    """The wheels that only torch needs; of a report, which shows no metadata, by their names."""
+    packages, cuda = m.packages or (), m.torch.cuda
+    if m.look != "report" or cuda is None:
+        return only_for_torch(packages)
+    ours = f"-cu{cuda.major}"
+    names = (package.name for package in packages if package.name in kb.pinned_names)
+    wheels = (name for name in names if name.startswith("nvidia-"))
+    return tuple(sorted(name for name in wheels if name.endswith(ours) or "-cu1" not in name))
 
 
 def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
@@ -399,6 +434,9 @@ def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
     packages, torch, cuda = m.packages or (), m.torch, build.cuda
     strays = {package.name for package in packages if cuda and collides(package.name, cuda.major)}
     strays = strays.difference(kept_by_others(packages))
+    if m.package("pytorch-triton"):
+        # Triton of the nightlies: it owns the same folder as the release's.
+        strays.update(package.name for package in packages if package.name in _TRITONS)
     other = torch.build != ("cuda" if cuda else "cpu") or (cuda is not None and torch.cuda != cuda)
     same = torch.version is not None and torch.version.public == build.torch.public
     beside = _installed(m, lost)
@@ -407,6 +445,9 @@ def _to_remove(build: TorchBuild, m: Machine, lost: Strings) -> Strings:
     family = _installed(m, TORCH_FAMILY)
     rest = {*only_for_torch(packages), *strays}.difference(beside)
     return tuple(dict.fromkeys((*family, *beside, *sorted(rest))))
+
+
+_TRITONS = ("pytorch-triton", "triton")
 
 
 def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr:
@@ -529,7 +570,8 @@ def _from_conda_forge(change: Alternative, m: Machine, kb: Knowledge) -> Remedy:
     """An environment of its own, with the build of another publisher."""
     torch, conda = kb.newest_on_conda("conda-forge"), manager(m, "mamba", "micromamba", "conda")
     create = f"create -y -n torch -c conda-forge pytorch-gpu={torch} cuda-version={change.cuda}"
-    argv = (conda or "conda", *create.split())
+    beside = (name for name in ("torchvision", "torchaudio") if m.package(name))
+    argv = (conda or "conda", *create.split(), *beside)
     return _step(
         id="conda-torch",
         title=f"Create a conda environment with conda-forge's torch {torch} and CUDA {change.cuda}",
@@ -560,9 +602,13 @@ def install_python(
     below = (version for version in known if version.release <= present)
     wanted = max(below, default=min(known))
     changed = emptied(m, wanted)
-    build = best_build(changed, kb, keep=keep).build
-    change = remedy_for(build, changed, kb).packages if build else None
-    made = environment.new_environment(m, str(wanted), change)
+    # The release nearest to the one that is there, with the companions that are.
+    build = best_build(replace(changed, torch=m.torch), kb, keep=keep).build
+    family = tuple(filter(None, map(m.package, COMPANIONS)))
+    change = remedy_for(build, replace(changed, packages=family), kb).packages if build else None
+    made = environment.new_environment(
+        m, str(wanted), replace(change, remove=()) if change else None
+    )
     title = f"Create a new environment with Python {wanted}"
     return (_step(id="install-python", title=title, **_made(made)),)
 

@@ -12,7 +12,7 @@ from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence
 from cudadoctor.model.machine import Gpu, Machine, OptVersion, Strings
 from cudadoctor.model.rule import need
 from cudadoctor.rules.evidence.signs import live_gpus, nvidia_pci
-from cudadoctor.solver.demand import platform_of, served
+from cudadoctor.solver.demand import capability_of, platform_of, served
 
 _CODE = re.compile(r"(?:sm|compute)_(\d+)(\d)[af]?")
 
@@ -59,12 +59,7 @@ def devices(m: Machine, kb: Knowledge) -> tuple[Device, ...]:
 
 
 def _device(path: str, gpu: Gpu, kb: Knowledge) -> Device:
-    by_id = (
-        {model.capability for model in kb.gpus_by_pci(gpu.device_id)} if gpu.device_id else set()
-    )
-    model = kb.gpu_by_name(gpu.name or "")
-    listed = by_id.pop() if len(by_id) == 1 else model.capability if model else None
-    known = gpu.capability or listed
+    known = capability_of(gpu, kb)
     why = None if known else f"the compute capability of the {gpu.name} is unknown"
     return Device(path, gpu.name or f"GPU {gpu.index}", need(known, f"{path}.capability", why))
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from msgspec.structs import replace
+from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
@@ -13,8 +16,23 @@ from cudadoctor.model.findings import (
     Remedies,
     Severity,
 )
-from cudadoctor.model.machine import Library, Machine, OptInt, OptStr, OptVersion, Strings
-from cudadoctor.model.requirements import Asked, admits, cut, marker_holds, marker_variables
+from cudadoctor.model.machine import (
+    Distribution,
+    Library,
+    Machine,
+    OptInt,
+    OptStr,
+    OptVersion,
+    Strings,
+)
+from cudadoctor.model.requirements import (
+    TORCH_FAMILY,
+    Asked,
+    admits,
+    cut,
+    marker_holds,
+    marker_variables,
+)
 from cudadoctor.model.rule import need
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
@@ -22,10 +40,11 @@ from cudadoctor.plan.remedies import (
     reinstall_torch,
     remove_conda_library,
     set_variables,
+    torch_with_cudnn,
     unset_variables,
 )
 from cudadoctor.rules.evidence.signs import cuda_works, variable
-from cudadoctor.solver.demand import platform_of
+from cudadoctor.solver.demand import listed, platform_of
 
 META = "cuda-toolkit"
 """The package without files through which torch pins its CUDA libraries from 2.11 on."""
@@ -50,14 +69,15 @@ class Pin(NamedTuple):
 
 def torch_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     """What torch requires here, through the meta-package of CUDA libraries too."""
-    need(m.python.version, "python.version")
+    if m.look != "report":  # of a report's Python only what depends on it stays open
+        need(m.python.version, "python.version")
     need(m.platform.system, "platform.system")
     need(m.platform.machine, "platform.machine")
     environment = marker_variables(m)
     need(m.packages, "packages")
     found = {}
     for asked, extras in _required(m, kb):
-        if asked.name in found:
+        if asked.name in found or (m.python.version is None and "python_" in asked.marker):
             continue
         present = m.package(asked.name)
         version = version_of(present.version) if present else None
@@ -86,7 +106,7 @@ def _required(m: Machine, kb: Knowledge) -> Iterator[tuple[Asked, Strings]]:
             if m.look == "report":
                 lines = lines and tuple(line for line in lines if _is_listed(line, m))
         elif pin := kb.cudnn_pin(version, m.torch.cuda, platform):
-            lines = (pin,)
+            lines = (pin, *(kb.toolkit_pins(own) if own and m.look == "report" else ()))
     meta = m.package(META)
     for asked in _asked(need(lines, "torch.requires"), ("",)):
         yield asked, ("",)
@@ -100,6 +120,60 @@ def library_pins(m: Machine, kb: Knowledge) -> tuple[Pin, ...]:
     return tuple(
         pin for pin in torch_pins(m, kb) if pin.name.startswith("nvidia-") or pin.name == META
     )
+
+
+class Need(NamedTuple):
+    """A program beside torch, and what it needs of a wheel that torch pins."""
+
+    program: Distribution
+    wheel: str
+    wanted: str
+
+
+def needs_of_others(m: Machine, kb: Knowledge, wheel: str) -> tuple[Need, ...]:
+    """What other programs need of that wheel: by their metadata, else by the tables."""
+    found = []
+    for package in m.packages or ():
+        release = version_of(package.version)
+        lines = package.requires or (kb.needs_of(package.name, release) if release else ())
+        if package.name not in TORCH_FAMILY and not package.name.startswith("nvidia-"):
+            named = (asked for asked in map(cut, lines) if asked and asked.name == wheel)
+            found += [Need(package, wheel, asked.specifier) for asked in named if asked.specifier]
+    return tuple(found)
+
+
+def torch_beside(m: Machine, kb: Knowledge, needs: Sequence[Need]) -> Remedies:
+    """The torch that brings a cuDNN which these programs admit, too; () where none does."""
+    if not needs or any("cudnn" not in need.wheel for need in needs):
+        return ()
+
+    def admitted(cudnn: str) -> bool:
+        return all(admits(need.wanted, Version(cudnn)) for need in needs)
+
+    found = torch_with_cudnn(m, kb, admitted)
+    title = "Install torch {torch}, whose cuDNN also works for " + programs(needs)
+    return tuple(
+        replace(way, title=title.format(torch=way.packages.install[0].partition("==")[2]))
+        for way in found
+        if way.packages
+    )
+
+
+def apart(needs: Sequence[Need]) -> OptStr:
+    """That both cannot be right in one environment; None where nobody else is known to ask."""
+    if not needs:
+        return None
+    first = needs[0]
+    return (
+        f"{programs(needs[:1])} needs {first.wheel}{first.wanted} instead, so it may lose the GPU. "
+        "To use both on the GPU, install one of them in a separate environment."
+    )
+
+
+def programs(needs: Sequence[Need]) -> str:
+    """The programs by name and version, for a sentence."""
+    names = dict.fromkeys(f"{need.program.name} {need.program.version}" for need in needs)
+    return listed(list(names))
 
 
 def specifier_on(line: str, name: str) -> OptStr:

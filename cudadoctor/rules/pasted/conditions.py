@@ -24,6 +24,7 @@ from cudadoctor.model.machine import (
     OptInt,
     OptVersion,
     Strings,
+    StrPair,
     lookup,
     origin_of,
 )
@@ -42,6 +43,7 @@ from cudadoctor.rules.evidence.signs import (
 )
 from cudadoctor.rules.pasted.refusals import offers_of
 from cudadoctor.solver.demand import platform_of
+from cudadoctor.solver.supposed import as_listed
 
 Circumstance = Callable[..., OptBool]
 """Of the machine, or of the machine and the knowledge."""
@@ -114,7 +116,7 @@ def _env(name: str) -> Circumstance:
     return lambda m: name in (m.env or {})
 
 
-def _symptom_values(m: Machine, name: str) -> Strings:
+def named_in(m: Machine, name: str) -> Strings:
     """The values of that name in the symptoms of the report."""
     return tuple(
         value
@@ -126,7 +128,7 @@ def _symptom_values(m: Machine, name: str) -> Strings:
 
 def _too_many_processes(m: Machine) -> bool:
     """Whether the report asks for more processes on a node than it shows GPUs."""
-    asked = (int(text) for text in _symptom_values(m, "processes") if text.isdecimal())
+    asked = (int(text) for text in named_in(m, "processes") if text.isdecimal())
     return 0 < len(live_gpus(m)) < max(asked, default=0)
 
 
@@ -159,19 +161,65 @@ def _build_is(how: str) -> Circumstance:
     return judged
 
 
+def _torch_fits_machine(m: Machine, kb: Knowledge) -> bool:
+    """Whether torch is seen to use the GPUs, its driver is new enough, and it has their code."""
+    imported, cuda, driver = m.torch.imported, m.torch.cuda, m.driver.version
+    floor = kb.driver_floor(cuda, driver_system(m)) if cuda else None
+    served = driver is not None and floor is not None and driver >= floor.driver
+    used = imported is not None and imported.cuda_available is True
+    return used and served and _build_is("fitting")(m, kb) is True
+
+
 def _wheel_for_other_torch(m: Machine) -> bool:
     """Whether the report names a wheel of an extension that is made for another torch than this."""
-    torch, named = m.torch.version, map(torch_from_tag, _symptom_values(m, "wheel_torch"))
+    torch, named = m.torch.version, map(torch_from_tag, named_in(m, "wheel_torch"))
     other = (wheel for wheel in named if wheel and torch and wheel.release[:2] != torch.release[:2])
     return any(other)
 
 
+def _cudnn_of_torch(m: Machine, kb: Knowledge) -> StrPair:
+    """The wheel of cuDNN that torch pins, and its release; "" each where that is not known."""
+    m = as_listed(m, kb)
+    name, _, release = (
+        kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(m)) or ""
+    ).partition("==")
+    return name, release
+
+
 def _cudnn_not_as_pinned(m: Machine, kb: Knowledge) -> bool:
     """Whether the report lists another cuDNN wheel than the one that torch pins."""
-    pin = kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(m))
-    name, _, release = (pin or "").partition("==")
+    name, release = _cudnn_of_torch(m, kb)
     package = m.package(name) if name else None
     return package is not None and package.version != release
+
+
+def _cudnn_of_another_major(m: Machine, kb: Knowledge) -> bool:
+    """Whether the part of cuDNN that is missing is of a major that torch does not bring."""
+    own, named = _cudnn_of_torch(m, kb)[1].partition(".")[0], named_in(m, "cudnn_major")
+    return bool(own and named) and own not in named
+
+
+_UNINSTALLED = re.compile(r"\b(?:uninstall|remov)\w{0,3}\b[^\n]{0,200}")
+_WHEEL = re.compile(r"nvidia[-_]([a-z]{3,20})[-_](cu1\d)")
+
+
+def _uninstalled_wheel_shared(m: Machine) -> bool:
+    """Whether the missing library's wheel for another CUDA was uninstalled: both own its files."""
+    missing = {re.split(r"[_.]", value.removeprefix("lib"))[0] for value in named_in(m, "library")}
+    listed = {package.name for package in m.packages or ()}
+    texts = (symptom.text.lower() for symptom in m.symptoms or ())
+    gone = (
+        found.groups()
+        for text in texts
+        for said in _UNINSTALLED.findall(text)
+        for found in _WHEEL.finditer(said)
+    )
+    return any(
+        base in missing
+        and f"nvidia-{base}-{cuda}" not in listed
+        and any(name.startswith(f"nvidia-{base}-cu1") for name in listed)
+        for base, cuda in gone
+    )
 
 
 _SONAME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)")
@@ -180,7 +228,7 @@ _SONAME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)"
 
 def _library_of_another_cuda(m: Machine) -> bool:
     """Whether the library of CUDA that is missing is of another major than torch's CUDA."""
-    cuda, named = m.torch.cuda, filter(None, map(_SONAME.match, _symptom_values(m, "library")))
+    cuda, named = m.torch.cuda, filter(None, map(_SONAME.match, named_in(m, "library")))
     return cuda is not None and any(int(found[1]) != cuda.major for found in named)
 
 
@@ -342,11 +390,14 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "driver-answers": _driver_answers,
     "driver-runs-torch": _driver_runs_torch,
     "build-serves-gpu": _build_is("fitting"),
+    "torch-fits-machine": _torch_fits_machine,
     "gpu-newer-than-build": _build_is("newer"),
     "gpu-older-than-build": _build_is("older"),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
     "cudnn-not-as-pinned": _cudnn_not_as_pinned,
+    "cudnn-of-another-major": _cudnn_of_another_major,
+    "library-shared-with-uninstalled": _uninstalled_wheel_shared,
     "library-of-another-cuda": _library_of_another_cuda,
     "packages-of-another-cuda": _packages_of_another_cuda,
     "bare-torch-of-windows": _bare_torch_of_windows,

@@ -111,7 +111,7 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
     name, _, release = refused.values["wanted"].partition("==")
     pin = release if name == "torch" and release else None
     remedies: Remedies = ()
-    if pythons and m.platform.system is not None and m.python.kind is not None:
+    if pythons and m.platform.system is not None and (m.python.kind is not None or pin):
         remedies = install_python(m, kb, pythons.split(", "), pin)
     if pin:
         # Into the new environment comes that very release, and no other one.

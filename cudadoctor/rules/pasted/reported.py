@@ -28,8 +28,8 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
-from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
-from cudadoctor.model.rule import Answer, Found, Rule
+from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS, admits
+from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.plan.remedies import (
     by_hand,
@@ -58,12 +58,16 @@ from cudadoctor.plan.remedies import (
     wsl_driver,
 )
 from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupported_old
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
+from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, torch_beside
 from cudadoctor.rules.evidence.signs import driver_system, gpu_present
+from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
-from cudadoctor.rules.pasted.conditions import holds, refuted, toolkit_used
+from cudadoctor.rules.pasted.conditions import holds, named_in, refuted, toolkit_used
 from cudadoctor.solver.demand import capabilities_of, platform_of
+from cudadoctor.solver.supposed import as_listed
 
 VERDICT = "cudadoctor-verdict"
 """The symptom that is a verdict of this doctor; its cause stands among its values."""
@@ -147,13 +151,27 @@ def _signs(cause: str, m: Machine, kb: Knowledge) -> list[Sign]:
     keys, signs, repeated = symptoms().meaning.get(cause, ()), [], []
     for place, symptom in enumerate(m.symptoms or ()):
         meaning = meaning_of(symptom, m, kb) if symptom.key in keys else None
-        if meaning and meaning.cause == cause:
+        if meaning and meaning.cause == cause and not _contradicted(meaning, m, kb):
             signs.append(Sign(place, symptom, meaning))
         if symptom.key == VERDICT and symptom.values.get("cause") == cause:
             unsure = symptom.values.get("sure", "").strip().lower() == "possible"
             verdict = Meaning(cause=cause, confidence="possible" if unsure else "likely")
             repeated.append(Sign(place, symptom, verdict))
     return signs + repeated
+
+
+_CONTRADICTED = {
+    "container-no-gpu": "cuda-available",
+    "scheduler-no-gpu": "cuda-available",
+    "torch-arch-unsupported-new": "build-serves-gpu",
+    "torch-arch-unsupported-old": "build-serves-gpu",
+}
+"""Causes that a text makes possible at most, where the facts of the report show the contrary."""
+
+
+def _contradicted(meaning: Meaning, m: Machine, kb: Knowledge) -> bool:
+    fact = _CONTRADICTED.get(meaning.cause)
+    return fact is not None and meaning.confidence == "possible" and holds(fact, m, kb)
 
 
 def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:
@@ -218,6 +236,7 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
     Those know the platform, and prescribe no driver inside a container, WSL or a Jetson.
     words: the cure as the table of symptoms says it.
     """
+    m = as_listed(m, kb)
     seen = frozenset(symptom.key for symptom in m.symptoms or ())
     if cause in _BY_MACHINE:
         ways = _BY_MACHINE[cause](m)
@@ -227,7 +246,15 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
         ways = _BY_SYMPTOMS[cause](m, kb, seen) if cause in _BY_SYMPTOMS else ()
     if ways:
         return ways
-    return _by_words(f"cure-{cause}", words, m)
+    return _by_words(f"cure-{cause}", _of_this_release(words, m), m)
+
+
+def _of_this_release(words: str, m: Machine) -> str:
+    """The words with torch's release: without it pip takes the newest, which may not run there."""
+    torch = m.torch.version
+    if torch is None or torch.is_devrelease:
+        return words
+    return re.sub(r"(?<=--force-reinstall torch)(?=[` ])", f"=={torch.public}", words)
 
 
 _COMMANDS = re.compile(r"(?P<title>[^`]+): `(?P<run>.+)`")
@@ -295,12 +322,62 @@ def _old_driver(m: Machine, kb: Knowledge) -> Remedies:
 
 
 def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
-    """cuDNN as torch pins it, where that is a wheel of its own."""
+    """cuDNN as torch pins it, where that is a wheel of its own.
+
+    Before it the torch that also serves a program which wants another release; where that wants
+    another major, the program's own release instead.
+    """
     pin = kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(m))
     if pin is None or (m.python.kind or "").startswith("conda") or m.platform.jetson:
         return ()
-    name = pin.partition("=")[0]
-    return install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
+    name, _, release = pin.partition("==")
+    others = [
+        need for need in needs_of_others(m, kb, name) if not admits(need.wanted, Version(release))
+    ]
+    if holds("cudnn-of-another-major", m, kb):
+        return _for_cudnn(kb, others, release)
+    again = install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
+    return torch_beside(m, kb, others) + tuple(replace(way, note=apart(others)) for way in again)
+
+
+def _as_on_hosts(rule: Rule, m: Machine, kb: Knowledge) -> Remedies:
+    """What the rule for hosts prescribes, where the report holds what it asks for."""
+    try:
+        found = rule.judge(m, kb)
+    except NotKnown:
+        found = None
+    return found.remedies if found and found.remedies else install_torch(m, kb)
+
+
+def _mixed(m: Machine, kb: Knowledge) -> Remedies:
+    """cuDNN as torch pins it; where it is, the wheel whose files are gone, or another torch."""
+    if holds("cudnn-not-as-pinned", m, kb):
+        return _cudnn(m, kb)
+    return _missing_wheels(m, kb) or _cudnn(m, kb)[:-1]
+
+
+def _missing_wheels(m: Machine, kb: Knowledge) -> Remedies:
+    """The wheels whose files the error texts miss, where the report lists them."""
+    missing = tuple(name for name in named_in(m, "library") if name.startswith("lib"))
+    return libraries_again(m, kb, missing)
+
+
+def _for_cudnn(kb: Knowledge, others: Iterable[Need], release: str) -> Remedies:
+    """The releases of other programs that work with torch's cuDNN."""
+    major = release.partition(".")[0]
+    for need in others:
+        for requirement, wanted in kb.releases_needing(need.program.name, need.wheel):
+            if admits(wanted, Version(release)):
+                named = requirement.replace("==", " ").replace(">=", " ")
+                more = " or newer" if ">=" in requirement else ""
+                title = f"Install {named}{more}, which works with torch's cuDNN {major}"
+                return install_packages("program-for-cudnn", title, requirement)
+    title = f"Install a release of the program that works with torch's cuDNN {major}"
+    text = (
+        "Reinstalling torch or its cuDNN does not help: the program, not torch, asks for another "
+        "cuDNN. If it has no such release, install it in a separate environment."
+    )
+    return by_hand("program-for-cudnn", title, text)
 
 
 def _extension(m: Machine, kb: Knowledge) -> Remedies:
@@ -454,15 +531,13 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "driver-too-old": _old_driver,
     "driver-not-installed": install_driver,
     "jetson-build": jetson_torch,
-    "torch-arch-unsupported-new": install_torch,
-    "torch-arch-unsupported-old": install_torch,
+    "torch-arch-unsupported-new": partial(_as_on_hosts, torch_arch_unsupported_new),
+    "torch-arch-unsupported-old": partial(_as_on_hosts, torch_arch_unsupported_old),
     "torch-missing": _torch,
     "torch-cpu-build": _torch,
-    "torch-install-corrupt": reinstall_torch,
+    "torch-install-corrupt": lambda m, kb: _missing_wheels(m, kb) or reinstall_torch(m, kb),
     "cudnn-missing-sublib": _cudnn,
-    "nvidia-wheels-mixed": lambda m, kb: (
-        _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else ()
-    ),
+    "nvidia-wheels-mixed": _mixed,
     "torch-companion-mismatch": _companion,
     "torch-extension-abi": _extension,
 }
