@@ -322,6 +322,7 @@ _LINE = (
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
     r"|/usr/lib/wsl/lib"
     r"|nvidia_uvm|\[Service\]|LimitMEMLOCK=infinity|\[Unit\]|\[Install\]|Type=oneshot"
+    r"|RemainAfterExit=yes"
     r"|Description=Create MIG instances|After=nvidia-persistenced\.service"
     r"|WantedBy=multi-user\.target"
     r"|ExecStart=-?/usr/bin/nvidia-smi (?:mig )?-i \d{1,2}(?:,\d{1,2}){0,15} (?:-mig 1|-cgi 0 -C)"
@@ -355,7 +356,8 @@ _PROGRAMS = frozenset(
 )
 _ARGUMENTS = frozenset(
     """
-    $PYTHON -C -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force --gpgpu
+    $PYTHON -C -L -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force
+    --gpgpu
     --gpu-reset --import --index --index-url --default-index --extra-index-url --manifest-path
     --dry-run --ignore-installed --reinstall -dm -cgi -mig -srs conf-compute mig
     --purge

@@ -259,7 +259,7 @@ OPTIONS = {
     *("-O", "-S", "-fsSLo", "--id", "--needed", "--gpg-auto-import-keys"),
     *("-fsSL", "-o", "-aG", "-I", "-Is", "-l", "-gpu", "-v", "-d", "--create-all", "--device"),
     *("--gpg-auto-import-keys", "--gpus", "--pty", "--rm"),
-    *("--now", "-cgi", "-mig", "-srs", "--force-reinstall", "-siD", "--mode", "--oldpackage"),
+    *("--now", "-L", "-cgi", "-mig", "-srs", "--force-reinstall", "-siD", "--mode", "--oldpackage"),
     *(
         "--update",
         "--silent",

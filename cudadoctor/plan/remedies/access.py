@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cudadoctor.installers.tool import system_packages
+from cudadoctor.installers.tool import joined, system_packages
 from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
 from cudadoctor.model.trust import USER
@@ -23,6 +23,7 @@ from cudadoctor.plan.remedies.process import (
     by_hand,
     commands_in,
     family_of,
+    is_busy,
     is_cloud,
     keeper_of,
     notebook_of,
@@ -507,15 +508,43 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
         )
     nodes = tuple(_node_of(gpu, m) for gpu in full)
     known = side_of(m) in ("linux", "dgx", "container", "cluster")
+    where = keeper_of(m)
+    crashed = _CRASHED.format(all=" and all of its containers" if where == "host" else "")
     return Remedy(
         id="free-memory",
         title="Find out what is using the GPU memory",
-        where=keeper_of(m),
+        where=where,
         risk=Risk.PROCESS,
         needs_root=known,
-        commands=(("fuser", "-v", *nodes),) if known else (("nvidia-smi",),),
-        note="If the command lists no processes, a crashed process left the memory allocated: "
-        "reboot, or reset the GPU while nothing is using it.",
+        commands=(("nvidia-smi",), *((("fuser", "-v", *nodes),) if known else ())),
+        manual=None,
+        note=joined(
+            _owner(m) if where == "host" and known else _OWNER,
+            None if any(map(is_busy, full)) else crashed,
+        ),
+    )
+
+
+_OWNER = "`ps -o pid,user,etime,cmd -p PID` shows the user and the program of a process ID."
+_CRASHED = (
+    "If no process is listed, a crashed process probably left the memory allocated. A reboot frees "
+    "it, but ends everything that runs on the machine{all}."
+)
+
+
+def _owner(m: Machine) -> str:
+    """How the host names the container of a process, and ends what runs in it."""
+    kind, kernel = m.container.kind or "", m.platform.kernel or ""
+    shown, stop = "", ""
+    if kind == "lxc":
+        shown = " (lxc/ID)"
+        stop = " (`pct stop ID`)" if kernel.endswith("-pve") else ""
+    elif tool := _STOPS.get(kind):
+        shown, stop = " (its 64-digit ID)", f" (`{tool} stop ID`)"
+    return (
+        f"For each process ID, `cat /proc/PID/cgroup` shows its container{shown}, and `ps -o "
+        "pid,user,etime,cmd -p PID` shows its user and program. Ask the owner, wait for the "
+        f"program to end, or stop it there{stop}."
     )
 
 

@@ -17,6 +17,7 @@ from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
+    by_hand,
     commands_in,
     drained,
     family_of,
@@ -234,10 +235,10 @@ _BUILT_BY_DKMS = (
 _OF_BRANCH = re.compile(r"-(\d{3})(?=-|$)")
 _HELD_BACK = (
     "The lock keeps the next update from installing the newer libraries again. When SUSE "
-    "releases a matching kernel module, run `zypper removelock` for the same packages."
+    "releases a matching kernel module, run `sudo zypper removelock` for the same packages."
 )
 _LOCKED = (
-    "If dnf finds no update, check `dnf versionlock list` and the exclude= lines in dnf's "
+    "If dnf keeps the old version, check `dnf versionlock list` and the exclude= lines in dnf's "
     "configuration for a package that is being held back."
 )
 
@@ -850,11 +851,25 @@ def _built(m: Machine) -> Json:
     if row is None:
         return {"reboot": True}
     commands = commands_in(row.commands, **_words(m))
-    load = () if row.restart else commands_in("modprobe nvidia; modprobe nvidia_uvm")
-    fields: Json = {"commands": commands + load, "reboot": row.restart, "manual": None}
+    restart = row.restart or holder_of(m) is not None
+    load = () if restart else commands_in("modprobe nvidia; modprobe nvidia_uvm")
+    fields: Json = {"commands": commands + load, "reboot": restart, "manual": None}
     return fields | {"note": row.note} | ({"title": row.title} if row.title else {})
 
 
+_OTHER_DRIVERS = ("nouveau", "nova")
+
+
+def holder_of(m: Machine) -> OptStr:
+    """The other driver that is bound to a GPU: until a restart, nvidia's module cannot have it."""
+    bound = (device.bound for device in m.pci or () if device.vendor == "nvidia")
+    return next((name for name in bound if name and name.startswith(_OTHER_DRIVERS)), None)
+
+
+_HELD = (
+    "On the host, {driver} holds the GPU, so `modprobe nvidia` fails there. Blacklist {driver} in "
+    "/etc/modprobe.d, rebuild the initramfs and reboot the host."
+)
 _KMOD = re.compile(r"(kmod-nvidia-(?:open-)?\d+(?:\.\d+)+-)\d[\d.-]*")
 
 
@@ -943,9 +958,13 @@ def _loaded(m: Machine, reason: Reason) -> Remedies:
         return ()
     load = partial(_root, m, "load-driver", "Load the NVIDIA driver")
     if (where := keeper_of(m)) != "here":
+        if driver := holder_of(m):
+            text = _HELD.format(driver=driver)
+            return by_hand("load-driver", "Load the NVIDIA driver", text, where, Risk.SYSTEM)
         return load("" if where == "admin" and reason != "modprobe" else "modprobe nvidia")
-    if reason == "modprobe":
+    if reason == "modprobe" and not holder_of(m):
         return load("modprobe nvidia; modprobe nvidia_uvm")
+    reason = "nouveau" if reason == "modprobe" else reason
     family, known, system = family_of(m), (reason, ""), _system(m)
     rows = (row for row in _TABLE.loads if row.reason in known and row.family in (family, ""))
     row = next(rows)
@@ -1175,10 +1194,10 @@ def reload_driver(m: Machine) -> Remedies:
     loaded = [name for name in order if name in (order[2:] if known is None else known)]
     out = ("modprobe", "-r", *loaded, "nvidia")
     note = (
-        "This works only if no program is using the GPU, not even the desktop: `lsof "
+        "This works only if no program is using the GPU, not even the desktop: `sudo lsof "
         "/dev/nvidia*` lists the programs that use it."
     )
-    start = commands_in("modprobe nvidia; modprobe nvidia_uvm")
+    start = commands_in("modprobe nvidia; modprobe nvidia_uvm; systemctl start nvidia-persistenced")
     commands = (*commands_in("systemctl stop nvidia-persistenced"), out, *start)
     title = "Reload the driver without rebooting"
     step = Remedy(id="reload-driver", title=title, needs_root=True, commands=commands, note=note)

@@ -375,6 +375,17 @@ def by_hand(
     return (Remedy(id=id, title=title, where=where, risk=risk, manual=text, note=note),)
 
 
+_BUSY_FROM, _NEAR_THE_LIMIT = 20, 0.7
+"""Per cent of utilization, and the part of the power limit, that only a living process reaches."""
+
+
+def is_busy(gpu: Gpu) -> bool:
+    """Whether the GPU is at work now, as far as is known."""
+    power, limit = gpu.power_w, gpu.power_limit_w
+    drawn = power is not None and limit and power > _NEAR_THE_LIMIT * limit
+    return bool(drawn) or (gpu.utilization or 0) >= _BUSY_FROM
+
+
 _HOLDER = re.compile(r"Process (\d{1,7}) has ([\d.]+ [KMG]iB) memory in use")
 """What torch's message says of other processes, by their numbers on the host."""
 
