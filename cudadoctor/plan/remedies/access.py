@@ -23,6 +23,7 @@ from cudadoctor.plan.remedies.process import (
     by_hand,
     commands_in,
     family_of,
+    in_front,
     is_busy,
     is_cloud,
     keeper_of,
@@ -262,14 +263,9 @@ def with_capabilities(m: Machine) -> Remedies:
     return container_option(m, id, title, "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
 
-_FOLDER = re.compile(r"/[A-Za-z0-9_./-]{1,100}")
-
-
 def driver_on_path(m: Machine, folder: str) -> Remedies:
     """The folder with the driver's libraries on the loader's path: of this shell, and for good."""
-    entries = (m.env or {}).get("LD_LIBRARY_PATH", "").split(":")
-    kept = (entry for entry in entries if _FOLDER.fullmatch(entry))
-    value = ":".join(dict.fromkeys((folder, *kept)))
+    value = in_front(m, "LD_LIBRARY_PATH", folder)
     title = f"Add {folder} to LD_LIBRARY_PATH"
     now = Remedy(
         id="driver-on-path",

@@ -22,6 +22,7 @@ from cudadoctor.plan.remedies.process import (
     drained,
     family_of,
     has_nvlink_5,
+    in_front,
     is_cloud,
     keeper_of,
     major_of,
@@ -1231,13 +1232,12 @@ def install_libcuda(m: Machine) -> Remedies:
     server = "-server" if any("-server" in name for name in names) else ""
     pair = _LIBCUDA.get(_system_of(m))
     if family == "nixos":
-        others = [entry for entry in (m.env or {}).get(_PATH, "").split(":") if entry]
-        value = ":".join(dict.fromkeys((_DRIVERS_OF_NIXOS, *others)))
+        value = in_front(m, _PATH, _DRIVERS_OF_NIXOS)
         (named,) = set_variables(
             "libcuda-of-nixos", f"Add {_DRIVERS_OF_NIXOS} to {_PATH}", {_PATH: value}
         )
         # A folder of the store is another one after an upgrade.
-        path = f"{_DRIVERS_OF_NIXOS}:${_PATH}" if others else _DRIVERS_OF_NIXOS
+        path = f"{_DRIVERS_OF_NIXOS}:${_PATH}" if ":" in value else _DRIVERS_OF_NIXOS
         return (replace(named, note=_IN_SHELL_NIX.format(path=path)),)
     if family == "fedora":
         fusion = next((name for name in names if name.startswith("akmod-nvidia")), None)
@@ -1413,7 +1413,7 @@ def _wsl_loader(m: Machine) -> Remedies:
     """The folder with the libraries of Windows' driver on the loader's path."""
     title = f"Add {_OF_WSL} to the loader's search path"
     if family_of(m) == "nixos":
-        (step,) = set_variables("wsl-loader", title, {_PATH: _OF_WSL})
+        (step,) = set_variables("wsl-loader", title, {_PATH: in_front(m, _PATH, _OF_WSL)})
         return (replace(step, note=_ON_NIXOS_IN_WSL),)
     edit = Edit(file="/etc/ld.so.conf.d/ld.wsl.conf", what=_OF_WSL, mode="write")
     step = Remedy(id="wsl-loader", title=title, needs_root=True)
@@ -1480,7 +1480,8 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
     folder = f"/usr/local/cuda-{cuda.major}.{cuda.minor}/compat"
     where, side = keeper_of(m), side_of(m)
     install: Json = {"needs_root": False}
-    start = f"After installing the package, start your program with LD_LIBRARY_PATH={folder}."
+    setting = f"{_PATH}={in_front(m, _PATH, folder)}"
+    start = f"After installing the package, start your program with {setting}."
     if side == "container":
         # In a container the package is part of the image.
         where = "container"
@@ -1489,7 +1490,7 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
         image = f"nvidia/cuda:{tag}" if tag else f"an nvidia/cuda image of CUDA {cuda}"
         text = (
             f"Base the container image on {image}, which includes {name}. If CUDA still fails to "
-            f"initialize, set LD_LIBRARY_PATH={folder} in the image."
+            f"initialize, set {setting} in the image."
         )
     elif side in ("linux", "dgx"):
         where, text, system = "here", start, _system(m)

@@ -242,8 +242,8 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
     several = _ONE_EACH if len(gpus) > 1 else None
     own_unit = keeper_of(m) == "here" and family_of(m) != "nixos" and not notebook_of(m)
     lasts = known and own_unit
-    note = joined(variable, None if lasts else several, note)
-    made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
+    told = joined(variable, None if lasts else several, note)
+    made = set_gpus(m, title, make, gpus, id="mig-instances", note=told) if known else ()
     if lasts:
         lasting = _at_each_boot(m, make, gpus)
         made = (replace(lasting, note=joined(variable, several, _MANAGER)), *made)

@@ -529,6 +529,16 @@ def lasting(m: Machine, name: str) -> str:
     )
 
 
+_FOLDER = re.compile(r"/[A-Za-z0-9_./-]{1,100}")
+
+
+def in_front(m: Machine, name: str, folder: str) -> str:
+    """The value of a path list with that folder first: what the list already has stays in it."""
+    entries = (m.env or {}).get(name, "").split(":")
+    kept = (entry for entry in entries if _FOLDER.fullmatch(entry))
+    return ":".join(dict.fromkeys((folder, *kept)))
+
+
 def keep_setting(m: Machine) -> str:
     """Where the lines that set variables may stand for good."""
     if m.container.kind in ("docker", "podman", "containerd", "kubernetes"):
