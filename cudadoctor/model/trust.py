@@ -232,9 +232,12 @@ def _is_address(text: str) -> bool:
     return found is not None and found["host"] in _HOSTS
 
 
+_MORE_NAMES = ("TMPDIR", "APPTAINER_NV", "FLASH_ATTENTION_FORCE_BUILD")
+
+
 def _is_setting(name: str, value: OptStr) -> bool:
     """Whether a variable may be set to that or, with None, be unset."""
-    known = name in NAMES or name in ("TMPDIR", "APPTAINER_NV") or name.startswith(PREFIXES)
+    known = name in NAMES or name in _MORE_NAMES or name.startswith(PREFIXES)
     return known and name.isidentifier() and (value is None or _fits(_SETTING, value))
 
 
@@ -400,7 +403,7 @@ _OF_DRIVERS = frozenset(
     source=/dev/nvidia-uvm-tools path=/dev/nvidia-uvm-tools
     vm deallocate start --resource-group GROUP --name NAME ec2 stop-instances start-instances wait
     instance-stopped --instance-ids INSTANCE compute instances unlimited mig-instances.service
-    -q POWER
+    -q POWER nvsm nvidia-dcgm nvidia-persistenced --switch
     debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg
     """.split()  # noqa: SIM905
 ) | {
@@ -447,7 +450,7 @@ _INTERFACE = (
     r"|ens\d{1,4}(?:f\d)?(?:np\d)?|ibp\d{1,3}s\d{1,3}"
 )
 _SETTING = (
-    rf"{_INTERFACE}|WARN|INFO|compute,utility|"
+    rf"{_INTERFACE}|WARN|INFO|TRUE|compute,utility|"
     r"\d{1,9}(?:,\d{1,4})*|/usr/local/cuda/bin/ptxas|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
     r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g(?:\+\+|cc)(?:-\d{1,2})?"

@@ -110,11 +110,17 @@ def plan(
         prescribed += [] if cures else [("", wanted)]
     errors = {finding.cause for finding in diagnosis.roots if finding.severity is Severity.ERROR}
     steps = _one_reboot(merged(prescribed, knowledge, choice.build if choice else None), errors)
+    channel = any(
+        step.packages
+        and not registry.write(machine, knowledge, step.packages, wishes.manager).wheels
+        for step in steps
+        if step.id == "install-torch"
+    )
     return Plan(
         steps=tuple(
             made for step in steps for made in _steps(step, machine, knowledge, wishes, way_out)
         ),
-        build=build_choice(machine, choice) if choice else None,
+        build=build_choice(machine, choice, by_channel=channel) if choice else None,
         no_build=no_build(choice or best_build(machine, knowledge)) if about or choice else None,
     )
 
@@ -156,11 +162,20 @@ def _each_once(remedies: Iterable[Remedy]) -> Remedies:
     return tuple(found.values())
 
 
-def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
-    """The solver's answer in the contract's shape; None where no build fits."""
-    build = choice.build
+def build_choice(
+    machine: Machine, choice: Choice, *, by_channel: bool = False
+) -> BuildChoice | None:
+    """The solver's answer in the contract's shape; None where no build fits.
+
+    by_channel: a channel's own build is installed, for which the variants of wheels are no names.
+    """
+    build, why = choice.build, choice.why
     if build is None:
         return None
+    if by_channel and build.cuda:
+        kind = f"its CUDA {build.cuda.major} build"
+        named = (text.replace(f"its {build.variant} build", kind) for text in why)
+        why = tuple(text.replace(f"+{build.variant}", "") for text in named)
     return BuildChoice(
         torch=str(build.torch),
         variant=build.variant,
@@ -168,7 +183,7 @@ def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
         torchaudio=build.torchaudio,
         python=python_of(machine) or "",
         index=build.index,
-        why=choice.why,
+        why=why,
         why_not=choice.why_not,
     )
 
@@ -215,6 +230,9 @@ def _steps(
     if remedy.where == "here":
         notes += _lasting(machine, asked, joined(*notes) or "")
         notes.append(in_notebook_note(machine, packages=bool(change), variables=asked))
+    if asked and remedy.where in ("here", "container"):
+        in_job = machine.container.scheduler and "job script" not in (joined(*notes) or "")
+        notes.append(_IN_JOB if in_job else None)
     commands, variables = way_out.commands(wanted), way_out.variables(asked)
     if commands is None or variables is None or (remedy.packages and change is None):
         commands, variables, edits, change = (), {}, (), None
@@ -246,9 +264,12 @@ def _steps(
 _INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})
 _IMAGES = ("docker", "podman", "containerd", "kubernetes")
 """Kinds of containers that each new start makes from an image again."""
+_IN_JOB = "For a batch job, put this command in the job script."
 _LOST = (
     "Unless it is on a volume, this change is lost with the container: make it in the image too."
 )
+_STARTED_WITH = ("driver-on-path",)
+"""Steps with an alternative that says how the container is started with the variable."""
 _ROOM = 64
 _NOT_THERE = (PLACEHOLDER, BESIDE)
 """What commands call an interpreter that is not known, and a new folder of the reader's."""
@@ -262,6 +283,8 @@ def _in_image(step: Step, m: Machine) -> tuple[str, ...]:
     """The lines of a Dockerfile that make a step last; () where a container keeps what it has."""
     preferred = step.id == step.group and step.where == "here"
     if not preferred or m.container.kind not in _IMAGES or notebook_of(m):
+        return ()
+    if step.id in _STARTED_WITH:
         return ()
     process = bool(step.commands) and (step.risk is Risk.PROCESS or step.reboot)
     if process or any(own in word for argv in step.commands for word in argv for own in _NOT_THERE):

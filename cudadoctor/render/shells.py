@@ -439,13 +439,13 @@ def elevation(step: Step, machine: Machine, shell: Shell) -> str:
     return shell.elevate if step.needs_root and not is_root else ""
 
 
-_AS_USER = ("git", "makepkg")
+AS_USER = ("git ", "makepkg ")
 """Programs that refuse to run as root, or whose files would then belong to root."""
 
 
 def elevated(argv: Command, root: str) -> str:
     """What goes before this one command of a step for root."""
-    return "" if argv[0] in _AS_USER else root
+    return "" if f"{argv[0]} " in AS_USER else root
 
 
 def command_lines(

@@ -24,6 +24,7 @@ from cudadoctor.plan.remedies import (
     install_torch,
     leave_out,
 )
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.devices import (
     Device,
     code_version,
@@ -350,7 +351,10 @@ def _served_otherwise(m: Machine, kb: Knowledge, left: list[Device]) -> Remedies
     build = best_build(m, kb).build
     if build is not None and left and is_installed(build, m):
         return leave_out(m, kb, {gpu.capability for gpu in left}) or install_torch(m, kb)
-    return install_torch(m, kb)
+    others = left and keeper_of(m) != "admin"
+    return install_torch(m, kb) + (
+        leave_out(m, kb, {gpu.capability for gpu in left}) if others else ()
+    )
 
 
 def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:

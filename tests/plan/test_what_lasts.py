@@ -10,10 +10,12 @@ from scenario_reader import HERE, machine_like, merged, read_scenario
 
 from cudadoctor import knowledge, pipeline
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Step
+from cudadoctor.model.findings import Step, Wishes
 from cudadoctor.model.machine import Machine
+from cudadoctor.model.trust import Command, typed
 from cudadoctor.plan import remedies
 from cudadoctor.render.shells import step_lines
+from cudadoctor.render.summary import cost_of
 
 KB = knowledge.load()
 OLD_DRIVER = "driver-too-old--cu130-on-branch-575"
@@ -22,6 +24,10 @@ OLD_DRIVER = "driver-too-old--cu130-on-branch-575"
 def scenario(name: str, **changes: Any) -> Machine:
     plain = json.loads(factfile.dumps(read_scenario(HERE / "scenarios" / f"{name}.toml").machine))
     return factfile.from_plain(merged(plain, changes))
+
+
+def typed_commands(commands: tuple[tuple[str, ...], ...]) -> tuple[Command, ...]:
+    return tuple(typed(*argv) for argv in commands)
 
 
 def planned(machine: Machine) -> tuple[Step, ...]:
@@ -175,3 +181,102 @@ def test_the_instances_of_each_boot_come_first() -> None:
     assert "can use only one MIG instance" in (lasting.note or "")
     one = remedies.mig_instances(machine, gpus[:1])[0]
     assert "can use only one" not in (one.note or "")
+
+
+# --- jobs, channels, daemons ---------------------------------------------------------------------
+
+
+def test_a_variable_of_a_job_belongs_into_its_script() -> None:
+    name = "container-no-gpu--nodes-without-libraries"
+    job = {"kind": "apptainer", "scheduler": "slurm"}
+    machine = scenario(name, container=job, env={"SLURM_JOB_GPUS": "0"})
+    step = next(step for step in planned(machine) if step.variables)
+    assert "For a batch job, put this command in the job script." in (step.note or "")
+    alone = scenario(name, container={"kind": "apptainer", "scheduler": None})
+    step = next(step for step in planned(alone) if step.variables)
+    assert "job script" not in (step.note or "")
+
+
+def test_several_variables_are_searched_for_together() -> None:
+    machine = machine_like("rtx4090-linux", {})
+    (step,) = remedies.unset_variables(machine, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    assert "-e NCCL_SOCKET_IFNAME -e GLOO_SOCKET_IFNAME ~/.bashrc" in (step.note or "")
+    (one,) = remedies.unset_variables(machine, "NCCL_SOCKET_IFNAME")
+    assert "grep -n NCCL_SOCKET_IFNAME" in (one.note or "")
+
+
+def test_a_build_of_a_channel_has_no_name_of_a_wheel() -> None:
+    name = "torch-cpu-build--gpu-on-the-bus"
+    pip = pipeline.judge(scenario(name)).plan.build
+    conda = pipeline.judge(scenario(name), Wishes(manager="conda")).plan.build
+    assert pip
+    assert conda
+    assert f"its {pip.variant} build" in " ".join(pip.why)
+    assert f"its {conda.variant} build" not in " ".join(conda.why)
+    assert "its CUDA 1" in " ".join(conda.why)
+
+
+def test_a_daemon_outlives_its_shell() -> None:
+    machine = machine_like("rtx4090-linux", {"env": {"CUDA_MPS_PIPE_DIRECTORY": "/home/a/pipe"}})
+    (step,) = remedies.start_mps(machine)
+    fields = {name: getattr(step, name) for name in step.__struct_fields__}
+    daemon = Step(**fields | {"commands": typed_commands(step.commands)})
+    assert cost_of(daemon) == "until the next reboot"
+    other = Step(**fields | {"commands": typed_commands((("ulimit", "-n", "65536"),))})
+    assert cost_of(other) == "this shell only"
+
+
+def test_what_came_with_the_driver_leaves_wsl_with_it() -> None:
+    own = "580.95.05-0ubuntu1"
+    packages = [("nvidia-driver-580", own), ("libnvidia-ptxjitcompiler1", own)]
+    packages += [("nvidia-container-toolkit", "1.17.8-1")]
+    found = [{"name": name, "version": version, "manager": "dpkg"} for name, version in packages]
+    machine = scenario("wsl-setup--linux-driver-inside", driver={"packages": found})
+    (step,) = planned(machine)
+    taken_out = {word for argv in step.commands for word in argv}
+    assert {"nvidia-driver-580", "libnvidia-ptxjitcompiler1"} < taken_out
+    assert "nvidia-container-toolkit" not in taken_out
+
+
+def test_the_gpu_that_the_build_serves_can_be_used_alone() -> None:
+    machine = scenario("torch-arch-unsupported-old--old-card-beside-a-new-one")
+    uuid = (machine.gpus or ())[0].uuid
+    assert of(machine, "hide-gpu").variables == {"CUDA_VISIBLE_DEVICES": uuid}
+    assert of(machine, "hide-gpu").group == "install-torch"
+
+
+def test_a_pin_keeps_the_older_mkl() -> None:
+    machine = scenario("torch-install-corrupt--mkl-is-too-new")
+    assert "/conda-meta/pinned" in (of(machine, "older-mkl").note or "")
+
+
+# --- what no rule knows --------------------------------------------------------------------------
+
+
+def test_the_package_that_is_missing_is_named() -> None:
+    name = "torch-extension-abi--not-what-the-package-itself-lacks"
+    (found,) = pipeline.judge(scenario(name)).diagnosis.findings
+    lacks = "flash-attn cannot be imported (No module named 'einops')"
+    assert found.title == f"{lacks}: run `python -m pip install einops`"
+    other = {"flash_attn": "ModuleNotFoundError: No module named 'strange'"}
+    machine = scenario(name, torch={"imported": {"companion_errors": other}})
+    (found,) = pipeline.judge(machine).diagnosis.findings
+    assert found.title == "flash-attn cannot be imported: No module named 'strange'"
+
+
+def test_an_unknown_error_is_quoted() -> None:
+    name = "torch-extension-abi--an-error-that-nobody-knows"
+    (found,) = pipeline.judge(scenario(name)).diagnosis.findings
+    assert found.title.endswith(
+        "cannot be imported: RuntimeError: the registry of operators is closed"
+    )
+
+
+def test_the_log_that_was_read_is_not_asked_for() -> None:
+    judged = pipeline.judge(scenario("unknown--with-the-drivers-own-words"))
+    (found,) = judged.diagnosis.findings
+    assert {"driver.xids", "driver.log"} <= {row.fact for row in found.evidence}
+    (step,) = judged.plan.steps
+    assert "dmesg" not in (step.manual or "")
+    (step,) = pipeline.judge(scenario("unknown--cuinit-304")).plan.steps
+    assert "dmesg" in (step.manual or "")

@@ -1384,7 +1384,8 @@ def wsl_driver(m: Machine) -> Remedies:
             "--set-version <name> 2` with that name."
         )
         return (step(title=title, manual=text, note=note),)
-    inside = _names(m)
+    versions = {package.version for package in m.driver.packages or () if is_driver(package)}
+    inside = [found.name for found in m.driver.packages or () if found.version in versions]
     there = bool(m.container.wsl_libs and not m.container.kind and m.driver.libcuda.loads is False)
     on_windows = step(
         id="wsl-windows-driver",
@@ -1403,7 +1404,10 @@ def wsl_driver(m: Machine) -> Remedies:
     without = step(title=title, where="here", needs_root=True, **remove)
     if not inside and there and m.container.dxg is not False:
         return (*_wsl_loader(m), on_windows)
-    return (without, on_windows) if inside else (on_windows,)
+    if not inside:
+        return (on_windows,)
+    # Where Windows' libraries are mounted, only the Linux driver is in their way.
+    return (without,) if m.container.wsl_libs else (without, on_windows)
 
 
 _OF_WSL = "/usr/lib/wsl/lib"

@@ -435,10 +435,10 @@ def unset_variables(m: Machine, *names: str) -> Remedies:
     return (
         Remedy(
             id="unset-" + "-".join(name.lower().replace("_", "-") for name in kept),
-            title=f"Unset {', '.join(kept)}",
+            title=f"Unset {' and '.join(kept)}" if len(kept) < 3 else f"Unset {', '.join(kept)}",
             risk=Risk.PROCESS,
             variables=dict.fromkeys(kept),
-            note=lasting(m, kept[0]),
+            note=lasting(m, *kept),
         ),
     )
 
@@ -474,8 +474,15 @@ def _loaded_module(m: Machine, value: str) -> OptStr:
     return None
 
 
-def lasting(m: Machine, name: str) -> str:
+def lasting(m: Machine, name: str, *others: str) -> str:
     """Where the line that sets a variable may stand, as its value tells."""
+    if others and m.platform.system == "Linux" and not m.container.kind:
+        lines = " ".join(f"-e {each}" for each in (name, *others))
+        job = ", and those in the job script" if m.container.scheduler else ""
+        return (
+            f"To make this permanent, edit or delete the lines that `grep -n {lines} ~/.bashrc "
+            f"~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` finds{job}."
+        )
     value, prefix = (m.env or {}).get(name, ""), m.python.prefix or ""
     lines = _LINES.format(name=name)
     if module := _loaded_module(m, value):
