@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 from scenario_reader import HERE, machine_like, merged, read_scenario
 
 from cudadoctor import knowledge, pipeline
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Step, Wishes
+from cudadoctor.model.findings import Remedy, Step, Wishes
 from cudadoctor.model.machine import Machine
-from cudadoctor.model.trust import Command, typed
+from cudadoctor.model.trust import typed
 from cudadoctor.plan import remedies
 from cudadoctor.render.shells import step_lines
 from cudadoctor.render.summary import cost_of
@@ -26,8 +27,9 @@ def scenario(name: str, **changes: Any) -> Machine:
     return factfile.from_plain(merged(plain, changes))
 
 
-def typed_commands(commands: tuple[tuple[str, ...], ...]) -> tuple[Command, ...]:
-    return tuple(typed(*argv) for argv in commands)
+def of_remedy(remedy: Remedy) -> Step:
+    """A remedy as the step of a plan."""
+    return Step(**asdict(remedy) | {"commands": tuple(typed(*argv) for argv in remedy.commands)})
 
 
 def planned(machine: Machine) -> tuple[Step, ...]:
@@ -183,6 +185,17 @@ def test_the_instances_of_each_boot_come_first() -> None:
     assert "can use only one" not in (one.note or "")
 
 
+def test_device_files_that_a_boot_removes_are_there_after_the_next_one() -> None:
+    nodes = {"nodes": [{"path": "/dev/nvidiactl", "errno": 0}], "modules": ["nvidia"]}
+    machine = machine_like("rtx4090-linux", {"driver": nodes})
+    (step,) = remedies.reload_uvm(machine)
+    assert [edit.file for edit in step.edits] == ["/etc/modules-load.d/nvidia-uvm.conf"]
+    assert step_lines(of_remedy(step), machine)[-1] == "sudo nvidia-modprobe -u -c 0"
+    job = machine_like("rtx4090-linux", {"driver": nodes, "container": {"scheduler": "slurm"}})
+    (step,) = remedies.reload_uvm(job)
+    assert not step.edits
+
+
 # --- jobs, channels, daemons ---------------------------------------------------------------------
 
 
@@ -219,11 +232,9 @@ def test_a_build_of_a_channel_has_no_name_of_a_wheel() -> None:
 def test_a_daemon_outlives_its_shell() -> None:
     machine = machine_like("rtx4090-linux", {"env": {"CUDA_MPS_PIPE_DIRECTORY": "/home/a/pipe"}})
     (step,) = remedies.start_mps(machine)
-    fields = {name: getattr(step, name) for name in step.__struct_fields__}
-    daemon = Step(**fields | {"commands": typed_commands(step.commands)})
-    assert cost_of(daemon) == "until the next reboot"
-    other = Step(**fields | {"commands": typed_commands((("ulimit", "-n", "65536"),))})
-    assert cost_of(other) == "this shell only"
+    assert cost_of(of_remedy(step)) == "until the next reboot"
+    other = replace(step, commands=(("ulimit", "-n", "65536"),))
+    assert cost_of(of_remedy(other)) == "this shell only"
 
 
 def test_what_came_with_the_driver_leaves_wsl_with_it() -> None:

@@ -19,6 +19,7 @@ from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
 from cudadoctor.model.trust import USER
 from cudadoctor.plan.remedies.process import (
+    UVM_AT_BOOT,
     another_node,
     by_hand,
     commands_in,
@@ -956,7 +957,7 @@ def load_uvm_on_host(m: Machine) -> Remedies:
         title="Load the nvidia_uvm module and create its device nodes",
         where=keeper_of(m),
         needs_root=True,
-        edits=(Edit(file="/etc/modules-load.d/nvidia-uvm.conf", what="nvidia_uvm", mode="write"),),
+        edits=(UVM_AT_BOOT,),
         commands=(("modprobe", "nvidia_uvm"), ("nvidia-modprobe", "-u", "-c", "0")),
         note=f"{again} If the container still has no /dev/nvidia-uvm, also pass the device files "
         "to it as shown below.",
@@ -1031,7 +1032,8 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
     text = (
         "On the Proxmox host, run `pct list` to find the ID of "
         f"{m.identity.host or 'this container'}, then run `nvidia-modprobe -u -c 0` to create "
-        "the device files. Add these lines to /etc/pve/lxc/ID.conf, then run `pct reboot ID`."
+        "the device files. To create them at every boot, add `@reboot nvidia-modprobe -u -c 0` "
+        "with `crontab -e`. Add these lines to /etc/pve/lxc/ID.conf, then run `pct reboot ID`."
     )
     return (
         Remedy(

@@ -17,6 +17,7 @@ from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
+    UVM_AT_BOOT,
     by_hand,
     commands_in,
     drained,
@@ -1313,7 +1314,9 @@ def reload_uvm(m: Machine) -> Remedies:
     nodes, step = "nvidia-modprobe -u -c 0", partial(_root, m, "reload-uvm")
     opens = any(node.path == "/dev/nvidia-uvm" and not node.errno for node in m.driver.nodes or ())
     if not opens or "nvidia_uvm" not in (m.driver.modules or ()):
-        return step("Load the nvidia_uvm module and create its device nodes", nodes)
+        (load,) = step("Load the nvidia_uvm module and create its device nodes", nodes)
+        own = keeper_of(m) == "here" and family_of(m) != "nixos"
+        return (replace(load, edits=(UVM_AT_BOOT,)) if own else load,)
     note = (
         "Stop all CUDA programs first: `sudo fuser -v /dev/nvidia-uvm` lists the processes that "
         "still use nvidia_uvm."

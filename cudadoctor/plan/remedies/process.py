@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk, Where
+from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.variables import OF_LOADER, in_notebook
 
@@ -419,6 +419,7 @@ def rename_file(m: Machine, file: str) -> Remedies:
 _step = partial(Remedy, risk=Risk.PROCESS)
 
 
+UVM_AT_BOOT = Edit(file="/etc/modules-load.d/nvidia-uvm.conf", what="nvidia_uvm", mode="write")
 _JOBS = ("slurm", "lsf", "pbs")
 
 
