@@ -255,7 +255,9 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
         major = order.cuda.major if order.cuda else ""
         other = f"The last torch release that conda-forge built for CUDA {major} is {pinned}."
     old = any(spec.startswith("cudnn<") for spec in specs)
-    blind = None if m.driver.cuda else _NO_GPU_SEEN.format(cuda=change.cuda)
+    # A job has what the login node lacks, where environments are usually made.
+    seen = m.driver.cuda and not m.container.scheduler
+    blind = None if seen else _NO_GPU_SEEN.format(cuda=change.cuda)
     return joined(other, _OLD_CUDNN if old else None, blind)
 
 

@@ -232,9 +232,12 @@ def _is_address(text: str) -> bool:
     return found is not None and found["host"] in _HOSTS
 
 
+_MORE_NAMES = ("TMPDIR", "APPTAINER_NV", "FLASH_ATTENTION_FORCE_BUILD")
+
+
 def _is_setting(name: str, value: OptStr) -> bool:
     """Whether a variable may be set to that or, with None, be unset."""
-    known = name in NAMES or name in ("TMPDIR", "APPTAINER_NV") or name.startswith(PREFIXES)
+    known = name in NAMES or name in _MORE_NAMES or name.startswith(PREFIXES)
     return known and name.isidentifier() and (value is None or _fits(_SETTING, value))
 
 
@@ -322,6 +325,7 @@ _LINE = (
     r"|options nvidia(?:_uvm)?(?: (?:uvm_disable_hmm|NVreg_\w{1,40})=\d{1,6})+"
     r"|/usr/lib/wsl/lib"
     r"|nvidia_uvm|\[Service\]|LimitMEMLOCK=infinity|\[Unit\]|\[Install\]|Type=oneshot"
+    r"|RemainAfterExit=yes"
     r"|Description=Create MIG instances|After=nvidia-persistenced\.service"
     r"|WantedBy=multi-user\.target"
     r"|ExecStart=-?/usr/bin/nvidia-smi (?:mig )?-i \d{1,2}(?:,\d{1,2}){0,15} (?:-mig 1|-cgi 0 -C)"
@@ -355,7 +359,8 @@ _PROGRAMS = frozenset(
 )
 _ARGUMENTS = frozenset(
     """
-    $PYTHON -C -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force --gpgpu
+    $PYTHON -C -L -P -R -Syu -a -c -i -m -n -p -r -u -y --allow-existing --find-links --force
+    --gpgpu
     --gpu-reset --import --index --index-url --default-index --extra-index-url --manifest-path
     --dry-run --ignore-installed --reinstall -dm -cgi -mig -srs conf-compute mig
     --purge
@@ -398,7 +403,7 @@ _OF_DRIVERS = frozenset(
     source=/dev/nvidia-uvm-tools path=/dev/nvidia-uvm-tools
     vm deallocate start --resource-group GROUP --name NAME ec2 stop-instances start-instances wait
     instance-stopped --instance-ids INSTANCE compute instances unlimited mig-instances.service
-    -q POWER
+    -q POWER nvsm nvidia-dcgm nvidia-persistenced --switch
     debian.sources /boot/grub/grub.cfg /boot/grub2/grub.cfg
     """.split()  # noqa: SIM905
 ) | {
@@ -454,7 +459,7 @@ _INTERFACE = (
     r"|ens\d{1,4}(?:f\d)?(?:np\d)?|ibp\d{1,3}s\d{1,3}"
 )
 _SETTING = (
-    rf"{_INTERFACE}|WARN|INFO|compute,utility|"
+    rf"{_INTERFACE}|WARN|INFO|TRUE|compute,utility|"
     r"\d{1,9}(?:,\d{1,4})*|/usr/local/cuda/bin/ptxas|PCI_BUS_ID|FASTEST_FIRST|/var/tmp|/path/to/a/larger/disk"
     rf"|{_UUID}(?:,{_UUID})*|(?:{_LIBRARIES})(?::(?:{_LIBRARIES}))*"
     r"|\d{1,2}\.\d(?: \d{1,2}\.\d){0,7}|/usr/bin/g(?:\+\+|cc)(?:-\d{1,2})?"

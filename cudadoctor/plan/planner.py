@@ -8,12 +8,13 @@ from packaging.version import Version
 from cudadoctor.installers import environment, registry
 from cudadoctor.installers.index import is_foreign, own_host
 from cudadoctor.installers.requirement import name_of, pin_of
-from cudadoctor.installers.tool import joined
+from cudadoctor.installers.tool import BESIDE, joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.findings import (
     BuildChoice,
     Diagnosis,
+    Edit,
     Finding,
     NoBuild,
     PackageChange,
@@ -27,13 +28,14 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Machine, OptBool, OptStr
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
-from cudadoctor.model.trust import NOT_TAKEN, Exit, acting, typed
+from cudadoctor.model.trust import NOT_TAKEN, PLACEHOLDER, Exit, acting, typed
 from cudadoctor.model.variables import OF_LOADER
 from cudadoctor.plan.remedies.process import (
     another_node,
     in_notebook_note,
     keeper_of,
     lasting,
+    notebook_of,
 )
 from cudadoctor.plan.remedies.torch import (
     NEWEST,
@@ -108,11 +110,17 @@ def plan(
         prescribed += [] if cures else [("", wanted)]
     errors = {finding.cause for finding in diagnosis.roots if finding.severity is Severity.ERROR}
     steps = _one_reboot(merged(prescribed, knowledge, choice.build if choice else None), errors)
+    channel = any(
+        step.packages
+        and not registry.write(machine, knowledge, step.packages, wishes.manager).wheels
+        for step in steps
+        if step.id == "install-torch"
+    )
     return Plan(
         steps=tuple(
             made for step in steps for made in _steps(step, machine, knowledge, wishes, way_out)
         ),
-        build=build_choice(machine, choice) if choice else None,
+        build=build_choice(machine, choice, by_channel=channel) if choice else None,
         no_build=no_build(choice or best_build(machine, knowledge)) if about or choice else None,
     )
 
@@ -154,11 +162,20 @@ def _each_once(remedies: Iterable[Remedy]) -> Remedies:
     return tuple(found.values())
 
 
-def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
-    """The solver's answer in the contract's shape; None where no build fits."""
-    build = choice.build
+def build_choice(
+    machine: Machine, choice: Choice, *, by_channel: bool = False
+) -> BuildChoice | None:
+    """The solver's answer in the contract's shape; None where no build fits.
+
+    by_channel: a channel's own build is installed, for which the variants of wheels are no names.
+    """
+    build, why = choice.build, choice.why
     if build is None:
         return None
+    if by_channel and build.cuda:
+        kind = f"its CUDA {build.cuda.major} build"
+        named = (text.replace(f"its {build.variant} build", kind) for text in why)
+        why = tuple(text.replace(f"+{build.variant}", "") for text in named)
     return BuildChoice(
         torch=str(build.torch),
         variant=build.variant,
@@ -166,7 +183,7 @@ def build_choice(machine: Machine, choice: Choice) -> BuildChoice | None:
         torchaudio=build.torchaudio,
         python=python_of(machine) or "",
         index=build.index,
-        why=choice.why,
+        why=why,
         why_not=choice.why_not,
     )
 
@@ -213,22 +230,77 @@ def _steps(
     if remedy.where == "here":
         notes += _lasting(machine, asked, joined(*notes) or "")
         notes.append(in_notebook_note(machine, packages=bool(change), variables=asked))
+    if asked and remedy.where in ("here", "container"):
+        in_job = machine.container.scheduler and "job script" not in (joined(*notes) or "")
+        notes.append(_IN_JOB if in_job else None)
     commands, variables = way_out.commands(wanted), way_out.variables(asked)
     if commands is None or variables is None or (remedy.packages and change is None):
         commands, variables, edits, change = (), {}, (), None
         notes.append(NOT_TAKEN)
-    note = joined(*notes)
-    yield Step(
+    step = Step(
         **fields,
         commands=commands,
         variables=variables,
         edits=way_out.edits(edits),
         packages=change,
-        note=note,
+        note=joined(*notes),
     )
+    lines = _in_image(step, machine)
+    lost = _LOST if lines and step.commands else None
+    yield replace(step, note=joined(step.note, lost))
+    if lines:
+        edit = Edit(file="Dockerfile", what="\n".join(lines))
+        yield Step(
+            id=f"{step.id}-in-image",
+            title="Make this change in the image",
+            group=step.group,
+            where="container",
+            edits=(edit,),
+            cures=step.cures,
+            manual=_BUILD_POD if machine.container.kind == "kubernetes" else _BUILD,
+        )
 
 
-_STALE = OF_LOADER | {"TORCH_CUDA_ARCH_LIST", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
+_INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})
+_IMAGES = ("docker", "podman", "containerd", "kubernetes")
+"""Kinds of containers that each new start makes from an image again."""
+_IN_JOB = "For a batch job, put this command in the job script."
+_LOST = (
+    "Unless it is on a volume, this change is lost with the container: make it in the image too."
+)
+_STARTED_WITH = ("driver-on-path",)
+"""Steps with an alternative that says how the container is started with the variable."""
+_ROOM = 64
+_NOT_THERE = (PLACEHOLDER, BESIDE)
+"""What commands call an interpreter that is not known, and a new folder of the reader's."""
+_OF_A_HOST = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", *_INTERFACES}
+"""Variables whose values an image cannot know."""
+_BUILD = "Add these lines to the Dockerfile, build the image, and start a new container from it."
+_BUILD_POD = "Add these lines to the Dockerfile, build the image, and deploy the pod again."
+
+
+def _in_image(step: Step, m: Machine) -> tuple[str, ...]:
+    """The lines of a Dockerfile that make a step last; () where a container keeps what it has."""
+    preferred = step.id == step.group and step.where == "here"
+    if not preferred or m.container.kind not in _IMAGES or notebook_of(m):
+        return ()
+    if step.id in _STARTED_WITH:
+        return ()
+    process = bool(step.commands) and (step.risk is Risk.PROCESS or step.reboot)
+    if process or any(own in word for argv in step.commands for word in argv for own in _NOT_THERE):
+        return ()
+    before, after = (
+        [f"{name}={value}" for name, value in pairs.items() if value and name not in _OF_A_HOST]
+        for pairs in shells.around(step)
+    )
+    wanted = [("RUN", *before, *argv) for argv in step.commands]
+    wanted += [("ENV", setting) for setting in (after if step.commands else (*before, *after))]
+    words = shells.shell_of("bash")
+    typing = (words.arguments(typed(*argv)) for argv in wanted)
+    return tuple(line for typed_words in typing for line in words.folded(typed_words, _ROOM))
+
+
+_STALE = OF_LOADER | _INTERFACES | {"TORCH_CUDA_ARCH_LIST"}
 """Variables whose wrong value stands in a line of the user's, and not in one of a job or launch."""
 
 

@@ -18,6 +18,7 @@ from cudadoctor.model.machine import Machine, OptStr
 from cudadoctor.model.trust import PLACEHOLDER, acting, typed
 from cudadoctor.render import inert
 from cudadoctor.render.shells import (
+    AS_USER,
     HERE,
     ShellName,
     around,
@@ -54,6 +55,9 @@ def script(
     lines += written.header(machine, diagnosis, version, knowledge)
     lines += written.steps() if plan.steps else written.without_steps(diagnosis)
     return "\n".join(lines) + "\n"
+
+
+_AS_YOURSELF = "Run these steps yourself, as your own user: only the lines with sudo need root."
 
 
 class _Script:
@@ -101,9 +105,10 @@ class _Script:
         groups: dict[str, list[Step]] = {}
         for step in self.plan.steps:
             groups.setdefault(step.group, []).append(step)
-        # What is run (or else preferred) comes first.
+        # What is run (or else preferred) comes first; a script cannot set the reader's variables.
         ordered = [
-            sorted(steps, key=lambda step: not is_runnable(step)) for steps in groups.values()
+            sorted(steps, key=lambda step: not (is_runnable(step) and step.commands))
+            for steps in groups.values()
         ]
         root = _reboot_last([steps for steps in ordered if _is_for_root(steps[0])])
         ordered = [steps for steps in ordered if not _is_for_root(steps[0])] + root
@@ -201,7 +206,8 @@ class _Script:
         """What the script leaves to do, as it prints it."""
         say = self.say
         if block:
-            yield say("These steps need root. Run them yourself:")
+            own = any(line.startswith(AS_USER) for line in block)
+            yield say(_AS_YOURSELF if own else "These steps need root. Run them yourself:")
             yield from block[1:]
         for step in left:
             yield from [""] * bool(block or step is not left[0])

@@ -432,19 +432,20 @@ def has_lines(step: Step) -> bool:
 def elevation(step: Step, machine: Machine, shell: Shell) -> str:
     """What goes before a step's commands: nothing where they run as root already.
 
-    Root of a container is not root of its host.
+    Root of a container is not root of its host; Proxmox VE has no sudo, and its shell is root's.
     """
-    is_root = step.where == "here" and machine.platform.root
+    proxmox = (machine.platform.kernel or "").endswith("-pve")
+    is_root = machine.platform.root if step.where == "here" else step.where == "host" and proxmox
     return shell.elevate if step.needs_root and not is_root else ""
 
 
-_AS_USER = ("git", "makepkg")
+AS_USER = ("git ", "makepkg ")
 """Programs that refuse to run as root, or whose files would then belong to root."""
 
 
 def elevated(argv: Command, root: str) -> str:
     """What goes before this one command of a step for root."""
-    return "" if argv[0] in _AS_USER else root
+    return "" if f"{argv[0]} " in AS_USER else root
 
 
 def command_lines(

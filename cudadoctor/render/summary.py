@@ -108,6 +108,10 @@ _ELSEWHERE = {
 }
 
 
+_DAEMONS = ("nvidia-cuda-mps-control",)
+"""Programs that go on when the shell that started them ends."""
+
+
 def cost_of(step: Step) -> str:
     """What a step touches and who must take it, in a few words (English, to be translated)."""
     if step.where in _ELSEWHERE:
@@ -120,6 +124,8 @@ def cost_of(step: Step) -> str:
         return "by hand"
     if makes_anew(step):
         return "creates a new environment"
+    if any(argv[0] in _DAEMONS for argv in step.commands):
+        return "until the next reboot"
     return {
         "process": "this shell only",
         "environment": "changes this environment",

@@ -24,6 +24,7 @@ from cudadoctor.plan.remedies import (
     install_torch,
     leave_out,
 )
+from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.evidence.devices import (
     Device,
     code_version,
@@ -358,8 +359,11 @@ def _served_otherwise(m: Machine, kb: Knowledge, left: list[Device]) -> Remedies
     """A build for all GPUs; where the installed one is best, without those that nobody serves."""
     build = best_build(m, kb).build
     stays = left and (build is None or is_installed(build, m))
-    hidden = leave_out(m, kb, {gpu.capability for gpu in left}) if stays else ()
-    return hidden if hidden and build else hidden + install_torch(m, kb)
+    own = left and (stays or keeper_of(m) != "admin")
+    hidden = leave_out(m, kb, {gpu.capability for gpu in left}) if own else ()
+    if stays:
+        return hidden if hidden and build else hidden + install_torch(m, kb)
+    return install_torch(m, kb) + hidden
 
 
 def _other_way(m: Machine, kb: Knowledge, device: Device) -> Remedies:

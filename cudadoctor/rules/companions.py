@@ -9,9 +9,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 from packaging.version import Version
 
-from cudadoctor.installers.requirement import COMPILED_HERE
+from cudadoctor.installers.requirement import COMPILED_HERE, name_of
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
+from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import (
     ERROR,
     INFO,
@@ -205,7 +206,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         if why:
             found[package.name] = package, why
     if not found:
-        return None
+        return _not_imported(m)
     package, why = next(iter(found.values()))
     fact, error = _import_error(m, package.name)
     proof = any(words in error for words in _OF_ANOTHER_BUILD)
@@ -229,6 +230,51 @@ def _import_error(m: Machine, name: str) -> tuple[str, str]:
     return fact, str(lookup(m, fact) or "")
 
 
+def _not_imported(m: Machine) -> Answer:
+    """A companion that cannot be imported, for a reason that no rule knows."""
+    imported = m.torch.imported
+    errors = (imported.companion_errors or {}) if imported and imported.ok is not False else {}
+    failed = (
+        (name, text)
+        for name, text in errors.items()
+        if text and not any(words in text for words in (*_BROKEN, "GLIBCXX_"))
+    )
+    name, text = next(failed, ("", ""))
+    if not name:
+        return None
+    package = m.package(name) or m.package(name.replace("_", "-"))
+    lost = _NO_MODULE.search(text)
+    required = {name_of(line) for line in package.requires} if package else set()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    shown = package.name if package else name
+    away = "If you do not need {package}, uninstall it. Otherwise, reinstall the release that was "
+    away += "made for this torch."
+    return Found(
+        evidence=(f"torch.imported.companion_errors.{name}",),
+        title="{package} cannot be imported ({error}): run `python -m pip install {module}`"
+        if lost and lost[1].lower() in required
+        else "{package} cannot be imported: {error}",
+        why="A program that imports {package} stops with this error. torch itself is not affected.",
+        values={
+            "package": shown,
+            "error": lost[0] if lost else lines[-1][:160],
+            "module": lost[1].lower() if lost else "",
+        },
+        severity=INFO if lost else WARNING,
+        sure=False,
+        yields_to=_EXPLAINED_BY,
+        remedies=by_hand("mend-companion", f"Reinstall {shown}", away.format(package=shown))
+        if not lost
+        else (),
+    )
+
+
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+_EXPLAINED_BY = tuple(
+    cause
+    for cause in CATALOGUE
+    if cause not in {*WORDS["explains-no-failure"], "torch-extension-abi"}
+)
 _GLIBC = re.compile(r"\bGLIBC_[\d.]*\d")
 _OF_ANOTHER_BUILD = ("undefined symbol", "libcudart.so", "libtorch", "libc10")
 _COMPILES_TORCH = 9

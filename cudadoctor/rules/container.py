@@ -310,7 +310,11 @@ def shm_too_small(m: Machine) -> Answer:
     return Found(
         evidence=("limits.shm_bytes", message),
         values={"mebibytes": "" if size is None else size // _MIB},
-        title="/dev/shm is too small" if size is None else None,
+        title="/dev/shm is too small"
+        if size is None
+        else "/dev/shm has only {mebibytes} MiB, which is too small for DataLoader workers"
+        if not message and severity is INFO
+        else None,
         severity=ERROR if message else severity,
         remedies=larger_shm(m),
     )

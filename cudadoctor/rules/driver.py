@@ -247,13 +247,13 @@ def _in_the_guest() -> Remedies:
 def _what_keeps_it_out(m: Machine) -> tuple[Reason, Strings]:
     driver, kernel = m.driver, m.platform.kernel
     files = driver.module_files
-    if files is not None and kernel and all(module.kernel != kernel for module in files):
-        return "not-built", ("driver.module_files", "platform.kernel")
-    if refuses_key(m):
-        return "secure-boot", ("driver.log",)
     taken = [
         device for device in nvidia_pci(m) if (device.bound or "").startswith(("nouveau", "nova"))
     ]
+    if files is not None and kernel and all(module.kernel != kernel for module in files):
+        return "not-built", ("driver.module_files", "platform.kernel", *on_the_bus(m, taken))
+    if refuses_key(m):
+        return "secure-boot", ("driver.log",)
     if taken:
         return "nouveau", on_the_bus(m, taken)
     if driver.blacklisted_by:

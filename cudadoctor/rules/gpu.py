@@ -287,8 +287,8 @@ def _branch_for(
     title="The {gpu} needs the open kernel modules, not the proprietary ones",
 )
 def driver_wrong_flavour(m: Machine, kb: Knowledge) -> Answer:
-    """Each GPU generation works only with certain kernel modules (open or proprietary); the driver
-    version itself is correct.
+    """Blackwell and newer GPUs work only with the open kernel modules, GPUs older than Turing only
+    with the proprietary ones. The driver version itself is correct.
 
     Blackwell (RTX 50 series) and newer GPUs, and Grace Hopper, need the open kernel modules. GPUs
     older than Turing (GTX 10 series and older) need the proprietary ones. `nvidia-smi` says "No

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cudadoctor.installers.tool import joined
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import (
     ERROR,
@@ -28,6 +29,7 @@ from cudadoctor.plan.remedies.process import (
     indexes_of,
     keeper_of,
     notebook_of,
+    smi_ids,
 )
 from cudadoctor.rules.evidence.signs import (
     LOST,
@@ -69,10 +71,22 @@ _DEVICE = {
     169: "SEC2 halt",
 }
 """Xids that NVIDIA's catalog lays at the door of the device, not of a program."""
+_UNCONTAINED, _CONTAINED = frozenset({48, 95}), 94
 _RETIRE = (
     "GPU {which} must be reset to retire faulty memory",
-    "The next reset swaps in spare memory. Until then, programs can still hit the faulty "
-    "memory (Xid 63 or 94).",
+    "The next reset swaps in spare memory. Until then, programs can still hit the faulty memory.",
+)
+_REMAP = (
+    "A row remapping is pending on GPU {which}, which needs a reset",
+    "The next reset or restart replaces the faulty row of memory with a spare one. Running "
+    "programs are not harmed and can finish first.",
+)
+_ONE_HURT = (
+    "The error was contained (Xid 94): it stopped only the program that used the faulty memory."
+)
+_REMAPPED = (
+    "Afterward, `nvidia-smi -q -i {which} -d ROW_REMAPPER` must show No after Pending and after "
+    "Remapping Failure Occurred. If it does not, the GPU must be replaced."
 )
 
 
@@ -214,19 +228,26 @@ def gpu_ecc(m: Machine) -> Answer:
     """
     message = host_error_with(m, *_ECC_WORDS)
     live = live_gpus(m)
-    for state, (title, why, grave) in _MEMORY.items():
-        if bad := [gpu for gpu in live if getattr(gpu, state)]:
+    contained = [gpu for gpu in live if _is_contained(gpu, m)]
+    waiting = [gpu for gpu in contained if gpu.remap_pending]
+    for state, (title, reason, grave) in _MEMORY.items():
+        counts = state == "ecc_uncorrected"
+        at_fault = (gpu for gpu in live if getattr(gpu, state))
+        if bad := [gpu for gpu in at_fault if not counts or gpu not in waiting]:
             values: dict[str, object] = {"which": indexes_of(bad)}
             values |= {"count": bad[0].ecc_uncorrected} if "{count}" in title else {}
+            harmless = counts and all(gpu in contained for gpu in bad)
+            first = harmless or (state == "remap_pending" and bool(waiting))
+            why = joined(_ONE_HURT if first else None, reason)
             return Found(
                 evidence=(message or "gpus", *("driver.xids",) * bool(_memory_xids(m))),
                 values=values,
                 title=title,
                 why=why,
-                severity=ERROR if message or grave else WARNING,
+                severity=ERROR if message or (grave and not harmless) else WARNING,
                 remedies=replace_gpus(m, *bad)
                 if state == "remap_failed"
-                else reset_or_restart(m, *bad),
+                else reset_or_restart(m, *bad, note=_after_reset(m, bad)),
             )
     logged = _logged(m)
     if not logged and message is None:
@@ -234,6 +255,7 @@ def gpu_ecc(m: Machine) -> Answer:
     # A log names an address, an error text none: with several GPUs none is reset on a guess.
     hurt = [gpu for gpu in live if logged and _is(gpu, logged[0])]
     hurt = hurt or [gpu for gpu in live if len(m.gpus or ()) == 1]
+    codes = {xid.code for xid in logged}
     values = {"code": logged[0].code, "which": _called(logged[0], m)} if logged else {}
     return Found(
         evidence=(message or "driver.xids",),
@@ -241,10 +263,28 @@ def gpu_ecc(m: Machine) -> Answer:
         title="GPU {which} reported a memory error (Xid {code})"
         if logged
         else "A program stopped with an uncorrectable GPU memory error (ECC)",
+        why=_ONE_HURT
+        if _CONTAINED in codes and not codes & _UNCONTAINED
+        else _REMAP[1]
+        if codes == {63}
+        else None,
         severity=ERROR if message or any(x.code in _ECC_FATAL for x in logged) else WARNING,
         sure=message,
-        remedies=reset_or_restart(m, *hurt),
+        remedies=reset_or_restart(m, *hurt, note=_after_reset(m, hurt)),
     )
+
+
+def _is_contained(gpu: Gpu, m: Machine) -> bool:
+    """Whether the log says that the GPU's errors hurt one program alone."""
+    codes = {xid.code for xid in _memory_xids(m) if _is(gpu, xid)}
+    return _CONTAINED in codes and not codes & _UNCONTAINED
+
+
+def _after_reset(m: Machine, gpus: list[Gpu]) -> OptStr:
+    """How to see that a reset helped; None for GPUs that do not remap rows."""
+    if not gpus or any(gpu.remap_pending is None for gpu in gpus):
+        return None
+    return _REMAPPED.format(which=smi_ids(m, gpus))
 
 
 _MEMORY: dict[str, tuple[str, OptStr, bool]] = {
@@ -259,7 +299,7 @@ _MEMORY: dict[str, tuple[str, OptStr, bool]] = {
         None,
         True,
     ),
-    "remap_pending": (*_RETIRE, False),
+    "remap_pending": (*_REMAP, False),
     "retired_pending": (*_RETIRE, False),
 }
 """Fact of a GPU -> title and why of that state, and whether it breaks programs; gravest first."""

@@ -13,7 +13,7 @@ from errno import EPERM
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
-from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, gap_of
+from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, Strings, gap_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
 from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.plan.remedies import by_hand, license_vgpu, reboot, reload_uvm
@@ -484,6 +484,12 @@ _LOG = (
     "bug report, include the output of `cudadoctor facts`.",
 )
 
+_KNOWN = (
+    "Search the web for the driver's error message",
+    "Search the web for the lines of the kernel log in the evidence. If you file a bug report, "
+    "include the output of `cudadoctor facts`.",
+)
+
 
 @rule("unknown", title="{what}, and no known cause explains it", yields_to=_EXPLAINED_BY)
 def unknown(m: Machine, kb: Knowledge) -> Answer:
@@ -503,7 +509,7 @@ def unknown(m: Machine, kb: Knowledge) -> Answer:
     sure = POSSIBLE if m.look == "report" else LIKELY
     title, why, remedies = _hint(m, kb, failures[0].fact)
     return Found(
-        evidence=tuple(failure.fact for failure in failures[:2]),
+        evidence=(*(failure.fact for failure in failures[:2]), *told_by_the_driver(m)),
         values={"what": failures[0].what},
         confidence=sure,
         title=title,
@@ -527,4 +533,14 @@ def _hint(m: Machine, kb: Knowledge, fact: str) -> tuple[OptStr, OptStr, Remedie
         return None, None, ()
     if notebook_of(m):
         return None, None, reboot(m)
-    return None, None, by_hand("driver-log", *_LOG, keeper_of(m))
+    return (
+        None,
+        None,
+        by_hand("driver-log", *(_KNOWN if told_by_the_driver(m) else _LOG), keeper_of(m)),
+    )
+
+
+def told_by_the_driver(m: Machine) -> Strings:
+    """What the kernel log holds of the driver's own errors."""
+    lines = any("NVRM" in line or "nvidia" in line.lower() for line in m.driver.log or ())
+    return ("driver.xids",) * bool(m.driver.xids) + ("driver.log",) * lines

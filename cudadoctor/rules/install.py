@@ -225,7 +225,12 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
                 "symbol": symbol[1],
             },
             sure=mkl,
-            remedies=install_packages("older-mkl", "Install an MKL older than 2024.1", _OLD_MKL)
+            remedies=tuple(
+                replace(step, note=_pinned(m))
+                for step in install_packages(
+                    "older-mkl", "Install an MKL older than 2024.1", _OLD_MKL
+                )
+            )
             + (reinstall_torch(m, kb) or install_torch(m, kb)),
         )
     return Found(
@@ -239,6 +244,17 @@ def torch_import_fails(m: Machine, kb: Knowledge) -> Answer:
 
 
 _OLD_MKL = "mkl<2024.1"
+
+
+def _pinned(m: Machine) -> str | None:
+    """What keeps the next update of a conda environment from bringing the newer one back."""
+    prefix = m.python.prefix or ""
+    if m.redacted or not re.fullmatch(r"/[\w./-]+", prefix):
+        return None
+    file = f"{prefix}/conda-meta/pinned"
+    return f"To keep `conda update --all` from undoing this, run `echo '{_OLD_MKL}' >> {file}`."
+
+
 _OF_MKL = re.compile(r"libtorch\w*\.so: undefined symbol: (iJIT_\w+|__itt_\w+|mkl_\w+)")
 """Functions of Intel's that conda's builds of torch up to 2.3 expect in MKL."""
 

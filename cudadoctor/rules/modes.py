@@ -217,7 +217,7 @@ def confidential_computing(m: Machine) -> Answer:
         evidence=("driver.confidential", "driver.confidential_ready"),
         remedies=set_gpus(
             m,
-            "Set the GPUs' confidential-computing state to ready",
+            "Set the GPUs' confidential-computing state to ready until the next reboot",
             "nvidia-smi conf-compute -srs 1",
             (),
             id="confidential-ready",
@@ -399,9 +399,15 @@ def mig_misconfigured(m: Machine) -> Answer:
     title = "CUDA_VISIBLE_DEVICES refers to a MIG instance that does not exist"
     why = "MIG instances get new UUIDs when they are recreated, for example after a restart."
     return Found(
-        title=title if wrong_name else None,
+        title=title
+        if wrong_name
+        else "CUDA does not see GPUs {indexes}: MIG mode is on, but there are no MIG instances"
+        if len(empty) > 1
+        else None,
         why=why if wrong_name else None,
-        evidence=("env.CUDA_VISIBLE_DEVICES", "gpus") if wrong_name else ("gpus.0.mig_devices",),
+        evidence=("env.CUDA_VISIBLE_DEVICES", "gpus")
+        if wrong_name
+        else tuple(f"gpus.{gpu.index}.mig_devices" for gpu in empty[:4]),
         values={"indexes": indexes_of(empty)},
         severity=ERROR if stale or len(empty) == len(live) or chose_empty else WARNING,
         remedies=_name_a_living(m, living)

@@ -26,7 +26,7 @@ from cudadoctor.plan.remedies import (
     start_mps,
     unset_variables,
 )
-from cudadoctor.plan.remedies.process import lasting, told_holders
+from cudadoctor.plan.remedies.process import is_busy, lasting, told_holders
 from cudadoctor.rules.evidence.signs import (
     SUCCESS,
     cpu_on_purpose,
@@ -323,10 +323,15 @@ def memory_held_by_others(m: Machine) -> Answer:
     listed = any(gpu.processes for gpu in full)
     told = {} if listed else told_holders(m)
     pid, held = next(iter(told.items()), ("", ""))
+    busy = [] if listed or told else [gpu for gpu in full if is_busy(gpu)]
+    shown = [f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]]
+    shown += [f"gpus.{gpu.index}.{fact}" for gpu in busy[:2] for fact in ("utilization", "power_w")]
     return Found(
-        evidence=(*(f"gpus.{gpu.index}.memory_used_bytes" for gpu in full[:4]), message),
+        evidence=(*shown, message),
         title=None
         if listed or len(told) > 1
+        else "Another container or the host is using the memory of GPU {which}"
+        if busy and m.container.kind
         else "Another process (pid {pid} on the host) holds {held} of the memory of GPU {which}"
         if told and m.container.kind
         else "Another process (pid {pid}) holds {held} of the memory of GPU {which}"

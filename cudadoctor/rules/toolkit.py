@@ -94,6 +94,9 @@ def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("build.used", fact, "torch.cuda"),
         values={"toolkit": toolkit, "torch": cuda},
+        title=None
+        if asked
+        else "To compile CUDA extensions, you need a toolkit of CUDA {torch}; yours is {toolkit}",
         severity=_gravity(m) if asked else INFO,
         remedies=_toolkit(m, kb),
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from packaging.version import Version
 
-from cudadoctor.knowledge import Knowledge, TorchBuild
+from cudadoctor.knowledge import GpuModel, Knowledge, TorchBuild
 from cudadoctor.model.machine import Machine, OptStr, OptStrings, OptVersion, Strings, Versions
 from cudadoctor.solver.demand import Demand, served
 
@@ -290,14 +290,16 @@ def compat_lifts(m: Machine, kb: Knowledge, cuda: Version) -> bool:
         return False
     seen = [(gpu.device_id, gpu.name) for gpu in m.gpus or ()]
     seen = seen or [(device.device_id, None) for device in m.pci or () if device.vendor == "nvidia"]
-    models = [
-        model
-        for device_id, name in seen
-        for model in kb.gpus_by_pci(device_id or "") or (kb.gpu_by_name(name or ""),)
-    ]
+    models = [model for device_id, name in seen for model in _models(device_id, name, kb)]
     allowed = all(model is not None and model.data_center for model in models)
     possible = bool(models) and allowed and not has_virtual_gpu(m)
     return possible and kb.forward_compat(cuda, driver.branch) == "compatible"
+
+
+def _models(device_id: OptStr, name: OptStr, kb: Knowledge) -> tuple[GpuModel | None, ...]:
+    """The models that a GPU may be: several share a device id, and the name tells which it is."""
+    named = kb.gpu_by_name(name or "")
+    return (named,) if named else tuple(kb.gpus_by_pci(device_id or "")) or (None,)
 
 
 def has_virtual_gpu(m: Machine) -> bool:

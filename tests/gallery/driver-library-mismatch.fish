@@ -9,12 +9,13 @@
 # # 1. Restart the machine (needs root)
 # sudo systemctl reboot
 # # Or: Reload the driver without rebooting (needs root)
-# #    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
-# #    lists the programs that use it.
+# #    This works only if no program is using the GPU, not even the desktop: `sudo lsof
+# #    /dev/nvidia*` lists the programs that use it.
 # #      sudo systemctl stop nvidia-persistenced
 # #      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
 # #      sudo modprobe nvidia
 # #      sudo modprobe nvidia_uvm
+# #      sudo systemctl start nvidia-persistenced
 # <<< cudadoctor: steps for root <<<
 
 # Then check again:
@@ -24,10 +25,11 @@ printf '%s\n' 'These steps need root. Run them yourself:'
 printf '%s\n' '# 1. Restart the machine (needs root)'
 printf '%s\n' 'sudo systemctl reboot'
 printf '%s\n' '# Or: Reload the driver without rebooting (needs root)'
-printf '%s\n' '#    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`'
-printf '%s\n' '#    lists the programs that use it.'
+printf '%s\n' '#    This works only if no program is using the GPU, not even the desktop: `sudo lsof'
+printf '%s\n' '#    /dev/nvidia*` lists the programs that use it.'
 printf '%s\n' '#      sudo systemctl stop nvidia-persistenced'
 printf '%s\n' '#      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia'
 printf '%s\n' '#      sudo modprobe nvidia'
 printf '%s\n' '#      sudo modprobe nvidia_uvm'
+printf '%s\n' '#      sudo systemctl start nvidia-persistenced'
 exit 1

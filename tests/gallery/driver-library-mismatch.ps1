@@ -10,12 +10,13 @@ $ErrorActionPreference = 'Stop'
 # # 1. Restart the machine (needs root)
 # & 'systemctl' 'reboot'
 # # Or: Reload the driver without rebooting (needs root)
-# #    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
-# #    lists the programs that use it.
+# #    This works only if no program is using the GPU, not even the desktop: `sudo lsof
+# #    /dev/nvidia*` lists the programs that use it.
 # #      & 'systemctl' 'stop' 'nvidia-persistenced'
 # #      & 'modprobe' '-r' 'nvidia_uvm' 'nvidia_drm' 'nvidia_modeset' 'nvidia'
 # #      & 'modprobe' 'nvidia'
 # #      & 'modprobe' 'nvidia_uvm'
+# #      & 'systemctl' 'start' 'nvidia-persistenced'
 # <<< cudadoctor: steps for root <<<
 
 # Then check again:
@@ -25,10 +26,11 @@ Write-Output 'These steps need root. Run them yourself:'
 Write-Output '# 1. Restart the machine (needs root)'
 Write-Output '& ''systemctl'' ''reboot'''
 Write-Output '# Or: Reload the driver without rebooting (needs root)'
-Write-Output '#    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`'
-Write-Output '#    lists the programs that use it.'
+Write-Output '#    This works only if no program is using the GPU, not even the desktop: `sudo lsof'
+Write-Output '#    /dev/nvidia*` lists the programs that use it.'
 Write-Output '#      & ''systemctl'' ''stop'' ''nvidia-persistenced'''
 Write-Output '#      & ''modprobe'' ''-r'' ''nvidia_uvm'' ''nvidia_drm'' ''nvidia_modeset'' ''nvidia'''
 Write-Output '#      & ''modprobe'' ''nvidia'''
 Write-Output '#      & ''modprobe'' ''nvidia_uvm'''
+Write-Output '#      & ''systemctl'' ''start'' ''nvidia-persistenced'''
 exit 1

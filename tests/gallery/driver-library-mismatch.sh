@@ -11,12 +11,13 @@ set -eu
 # # 1. Restart the machine (needs root)
 # sudo systemctl reboot
 # # Or: Reload the driver without rebooting (needs root)
-# #    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
-# #    lists the programs that use it.
+# #    This works only if no program is using the GPU, not even the desktop: `sudo lsof
+# #    /dev/nvidia*` lists the programs that use it.
 # #      sudo systemctl stop nvidia-persistenced
 # #      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
 # #      sudo modprobe nvidia
 # #      sudo modprobe nvidia_uvm
+# #      sudo systemctl start nvidia-persistenced
 # <<< cudadoctor: steps for root <<<
 
 # Then check again:
@@ -27,11 +28,12 @@ These steps need root. Run them yourself:
 # 1. Restart the machine (needs root)
 sudo systemctl reboot
 # Or: Reload the driver without rebooting (needs root)
-#    This works only if no program is using the GPU, not even the desktop: `lsof /dev/nvidia*`
-#    lists the programs that use it.
+#    This works only if no program is using the GPU, not even the desktop: `sudo lsof
+#    /dev/nvidia*` lists the programs that use it.
 #      sudo systemctl stop nvidia-persistenced
 #      sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia
 #      sudo modprobe nvidia
 #      sudo modprobe nvidia_uvm
+#      sudo systemctl start nvidia-persistenced
 END
 exit 1

@@ -33,7 +33,7 @@ def test_indexes_of_a_box_or_a_job_are_not_those_of_the_host(
     container: dict[str, Any], gpu: str, where: str
 ) -> None:
     (found,) = reset(machine_like("h100x8-linux", {"container": container}), 3)
-    assert found.commands == (("nvidia-smi", "--gpu-reset", "-i", gpu),)
+    assert ("nvidia-smi", "--gpu-reset", "-i", gpu) in found.commands
     assert found.where == where
     assert found.needs_root
 
@@ -46,7 +46,7 @@ def test_before_ampere_nvlink_peers_are_reset_together(capability: str, together
     m = machine_like("h100x8-linux", changes)
     assert isinstance((m.driver.pairs or ())[0], GpuPair)
     (found,) = reset(m)
-    assert found.commands[0][-1] == together
+    assert ("nvidia-smi", "--gpu-reset", "-i", together) in found.commands
 
 
 @pytest.mark.parametrize("gpu", [{"display": True}, {"virtualization": "vgpu"}])
@@ -60,9 +60,33 @@ def test_the_programs_to_stop_are_named() -> None:
     assert found.note == "First stop python3 (pid 31337): a GPU cannot be reset while it is in use."
 
 
+def _around_the_reset(like: str, **changes: Any) -> list[str]:
+    commands = reset(machine_like(like, {"gpus": {"0": {"persistence": True}}} | changes))[
+        0
+    ].commands
+    return [" ".join(argv) for argv in commands if argv[0] == "systemctl"]
+
+
+def test_the_services_that_hold_a_gpu_stop_for_its_reset() -> None:
+    """Those that are known to: of a DGX more, and none where the GPU stays initialized for none."""
+    one = ["systemctl stop nvidia-persistenced", "systemctl start nvidia-persistenced"]
+    assert _around_the_reset("rtx4090-linux") == one
+    assert _around_the_reset("h100x8-linux") == [f"{line} nvsm nvidia-dcgm" for line in one]
+    assert _around_the_reset("rtx4090-linux", gpus={"0": {"persistence": False}}) == []
+
+
+def test_the_fabric_manager_stays_for_a_reset() -> None:
+    m = machine_like("h100x8-linux", {"driver": {"fabric": {"nvswitches": 6}}})
+    (found,) = reset(m)
+    assert not any("fabricmanager" in word for argv in found.commands for word in argv)
+    assert "Leave nvidia-fabricmanager running" in (found.note or "")
+    (bare,) = reset(machine_like("h100x8-linux", {"driver": {"fabric": {"nvswitches": 0}}}))
+    assert "fabricmanager" not in (bare.note or "")
+
+
 @pytest.mark.parametrize(
     ("capability", "steps"),
-    [("9.0", ["mig-instances", "mig-at-boot", "mig-off"]), ("12.0", ["mig-off"])],
+    [("9.0", ["mig-at-boot", "mig-instances", "mig-off"]), ("12.0", ["mig-off"])],
 )
 def test_an_instance_is_made_only_of_a_profile_that_is_known(
     capability: str, steps: list[str]
@@ -178,9 +202,9 @@ def test_a_stale_instance_is_forgotten_in_the_same_step() -> None:
     at_boot, made, left = _in_mig_mode()
     unset = {"CUDA_VISIBLE_DEVICES": None}
     assert made.variables == at_boot.variables == left.variables == unset
-    assert "ExecStart=/usr/bin/nvidia-smi mig -i 0 -cgi 0 -C" in at_boot.edits[0].what
+    assert "ExecStart=-/usr/bin/nvidia-smi mig -i 0 -cgi 0 -C" in at_boot.edits[0].what
     others = _in_mig_mode(env={"CUDA_VISIBLE_DEVICES": "0"})
-    assert [way.id for way in others] == ["mig-instances", "mig-at-boot", "mig-off"]
+    assert [way.id for way in others] == ["mig-at-boot", "mig-instances", "mig-off"]
     assert not any(way.variables for way in others)
 
 

@@ -262,11 +262,24 @@ def test_steps_elsewhere_are_comments(where: str) -> None:
 
 def test_an_alternative_that_the_user_may_take_is_run_where_the_preferred_one_needs_root() -> None:
     root = step(id="reboot", group="reboot", needs_root=True, commands=(("reboot",),))
-    own = step(id="unset-x", group="reboot", risk=Risk.PROCESS, variables={"X": None})
+    own = step(id="x", group="reboot", risk=Risk.ENVIRONMENT, commands=(("pip", "install", "x"),))
     lines = written(root, own).splitlines()
-    assert "unset X" in lines
+    assert "pip install x" in lines
     assert "#      sudo reboot" in lines
     assert "exit 1" not in lines
+    # Only the reader can set a variable of a shell: the preferred one stays first.
+    set_x = step(id="set-x", group="reboot", risk=Risk.PROCESS, variables={"X": "1"})
+    lines = written(root, set_x).splitlines()
+    assert "sudo reboot" in lines
+    assert "export X=1" not in lines
+
+
+def test_what_must_not_be_typed_as_root_is_not_said_to_need_it() -> None:
+    build = (("pacman", "-Syu"), ("makepkg", "-siD", "nvidia-580xx-utils"))
+    alone = step(id="a", group="a", needs_root=True, commands=build)
+    assert "as your own user: only the lines with sudo need root" in written(alone)
+    plain = step(id="a", group="a", needs_root=True, commands=build[:1])
+    assert "These steps need root. Run them yourself:" in written(plain)
 
 
 def test_what_is_pasted_for_root_reboots_once_and_last() -> None:

@@ -14,15 +14,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cudadoctor.installers.tool import system_packages
+from cudadoctor.installers.tool import joined, system_packages
 from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, GpuProcess, Machine, OptStr, Strings
 from cudadoctor.model.trust import USER
 from cudadoctor.plan.remedies.process import (
+    UVM_AT_BOOT,
     another_node,
     by_hand,
     commands_in,
     family_of,
+    in_front,
+    is_busy,
     is_cloud,
     keeper_of,
     notebook_of,
@@ -261,14 +264,9 @@ def with_capabilities(m: Machine) -> Remedies:
     return container_option(m, id, title, "-e NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
 
-_FOLDER = re.compile(r"/[A-Za-z0-9_./-]{1,100}")
-
-
 def driver_on_path(m: Machine, folder: str) -> Remedies:
     """The folder with the driver's libraries on the loader's path: of this shell, and for good."""
-    entries = (m.env or {}).get("LD_LIBRARY_PATH", "").split(":")
-    kept = (entry for entry in entries if _FOLDER.fullmatch(entry))
-    value = ":".join(dict.fromkeys((folder, *kept)))
+    value = in_front(m, "LD_LIBRARY_PATH", folder)
     title = f"Add {folder} to LD_LIBRARY_PATH"
     now = Remedy(
         id="driver-on-path",
@@ -507,15 +505,43 @@ def _unlisted(m: Machine, full: tuple[Gpu, ...]) -> Remedy:
         )
     nodes = tuple(_node_of(gpu, m) for gpu in full)
     known = side_of(m) in ("linux", "dgx", "container", "cluster")
+    where = keeper_of(m)
+    crashed = _CRASHED.format(all=" and all of its containers" if where == "host" else "")
     return Remedy(
         id="free-memory",
         title="Find out what is using the GPU memory",
-        where=keeper_of(m),
+        where=where,
         risk=Risk.PROCESS,
         needs_root=known,
-        commands=(("fuser", "-v", *nodes),) if known else (("nvidia-smi",),),
-        note="If the command lists no processes, a crashed process left the memory allocated: "
-        "reboot, or reset the GPU while nothing is using it.",
+        commands=(("nvidia-smi",), *((("fuser", "-v", *nodes),) if known else ())),
+        manual=None,
+        note=joined(
+            _owner(m) if where == "host" and known else _OWNER,
+            None if any(map(is_busy, full)) else crashed,
+        ),
+    )
+
+
+_OWNER = "`ps -o pid,user,etime,cmd -p PID` shows the user and the program of a process ID."
+_CRASHED = (
+    "If no process is listed, a crashed process probably left the memory allocated. A reboot frees "
+    "it, but ends everything that runs on the machine{all}."
+)
+
+
+def _owner(m: Machine) -> str:
+    """How the host names the container of a process, and ends what runs in it."""
+    kind, kernel = m.container.kind or "", m.platform.kernel or ""
+    shown, stop = "", ""
+    if kind == "lxc":
+        shown = " (lxc/ID)"
+        stop = " (`pct stop ID`)" if kernel.endswith("-pve") else ""
+    elif tool := _STOPS.get(kind):
+        shown, stop = " (its 64-digit ID)", f" (`{tool} stop ID`)"
+    return (
+        f"For each process ID, `cat /proc/PID/cgroup` shows its container{shown}, and `ps -o "
+        "pid,user,etime,cmd -p PID` shows its user and program. Ask the owner, wait for the "
+        f"program to end, or stop it there{stop}."
     )
 
 
@@ -931,7 +957,7 @@ def load_uvm_on_host(m: Machine) -> Remedies:
         title="Load the nvidia_uvm module and create its device nodes",
         where=keeper_of(m),
         needs_root=True,
-        edits=(Edit(file="/etc/modules-load.d/nvidia-uvm.conf", what="nvidia_uvm", mode="write"),),
+        edits=(UVM_AT_BOOT,),
         commands=(("modprobe", "nvidia_uvm"), ("nvidia-modprobe", "-u", "-c", "0")),
         note=f"{again} If the container still has no /dev/nvidia-uvm, also pass the device files "
         "to it as shown below.",
@@ -1006,7 +1032,8 @@ def _proxmox(m: Machine, kernel: str) -> Remedies:
     text = (
         "On the Proxmox host, run `pct list` to find the ID of "
         f"{m.identity.host or 'this container'}, then run `nvidia-modprobe -u -c 0` to create "
-        "the device files. Add these lines to /etc/pve/lxc/ID.conf, then run `pct reboot ID`."
+        "the device files. To create them at every boot, add `@reboot nvidia-modprobe -u -c 0` "
+        "with `crontab -e`. Add these lines to /etc/pve/lxc/ID.conf, then run `pct reboot ID`."
     )
     return (
         Remedy(

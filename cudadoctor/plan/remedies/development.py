@@ -35,10 +35,6 @@ _FORGE_FROM = 12
 """From this CUDA on conda-forge has the toolkit; older ones lie on NVIDIA's channel."""
 _HEADERS_OF_OWN = {("rhel", 8): "3.6", ("rhel", 9): "3.9", ("rhel", 10): "3.12"}
 """The distribution's own Python, whose headers bear no minor version in their package's name."""
-_IMAGE = (
-    "This change is lost when the container is removed. To keep it, add the same packages to the "
-    "image's Dockerfile."
-)
 _NIX_HOME = (
     "In the new shell, set CUDA_HOME to the path that `dirname $(dirname $(which nvcc))` prints."
 )
@@ -98,9 +94,7 @@ def _as_root(
     """Packages of the system: on a cluster they are its administrator's."""
     # Root of a container needs nobody to install what is lost with it.
     admin = keeper_of(m) == "admin" and not (m.container.kind and m.platform.root)
-    note = _IMAGE if m.container.kind else None
-    if variables and note is None:
-        note = keep_setting(m)
+    note = keep_setting(m) if variables and not m.container.kind else None
     return (
         Remedy(
             id=id,

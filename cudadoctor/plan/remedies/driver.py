@@ -17,10 +17,13 @@ from cudadoctor.model.driver_packages import is_driver
 from cudadoctor.model.findings import Edit, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Json, Machine, OptBool, OptInt, OptStr, OptVersion, Strings
 from cudadoctor.plan.remedies.process import (
+    UVM_AT_BOOT,
+    by_hand,
     commands_in,
     drained,
     family_of,
     has_nvlink_5,
+    in_front,
     is_cloud,
     keeper_of,
     major_of,
@@ -234,10 +237,10 @@ _BUILT_BY_DKMS = (
 _OF_BRANCH = re.compile(r"-(\d{3})(?=-|$)")
 _HELD_BACK = (
     "The lock keeps the next update from installing the newer libraries again. When SUSE "
-    "releases a matching kernel module, run `zypper removelock` for the same packages."
+    "releases a matching kernel module, run `sudo zypper removelock` for the same packages."
 )
 _LOCKED = (
-    "If dnf finds no update, check `dnf versionlock list` and the exclude= lines in dnf's "
+    "If dnf keeps the old version, check `dnf versionlock list` and the exclude= lines in dnf's "
     "configuration for a package that is being held back."
 )
 
@@ -850,11 +853,25 @@ def _built(m: Machine) -> Json:
     if row is None:
         return {"reboot": True}
     commands = commands_in(row.commands, **_words(m))
-    load = () if row.restart else commands_in("modprobe nvidia; modprobe nvidia_uvm")
-    fields: Json = {"commands": commands + load, "reboot": row.restart, "manual": None}
+    restart = row.restart or holder_of(m) is not None
+    load = () if restart else commands_in("modprobe nvidia; modprobe nvidia_uvm")
+    fields: Json = {"commands": commands + load, "reboot": restart, "manual": None}
     return fields | {"note": row.note} | ({"title": row.title} if row.title else {})
 
 
+_OTHER_DRIVERS = ("nouveau", "nova")
+
+
+def holder_of(m: Machine) -> OptStr:
+    """The other driver that is bound to a GPU: until a restart, nvidia's module cannot have it."""
+    bound = (device.bound for device in m.pci or () if device.vendor == "nvidia")
+    return next((name for name in bound if name and name.startswith(_OTHER_DRIVERS)), None)
+
+
+_HELD = (
+    "On the host, {driver} holds the GPU, so `modprobe nvidia` fails there. Blacklist {driver} in "
+    "/etc/modprobe.d, rebuild the initramfs and reboot the host."
+)
 _KMOD = re.compile(r"(kmod-nvidia-(?:open-)?\d+(?:\.\d+)+-)\d[\d.-]*")
 
 
@@ -943,9 +960,13 @@ def _loaded(m: Machine, reason: Reason) -> Remedies:
         return ()
     load = partial(_root, m, "load-driver", "Load the NVIDIA driver")
     if (where := keeper_of(m)) != "here":
+        if driver := holder_of(m):
+            text = _HELD.format(driver=driver)
+            return by_hand("load-driver", "Load the NVIDIA driver", text, where, Risk.SYSTEM)
         return load("" if where == "admin" and reason != "modprobe" else "modprobe nvidia")
-    if reason == "modprobe":
+    if reason == "modprobe" and not holder_of(m):
         return load("modprobe nvidia; modprobe nvidia_uvm")
+    reason = "nouveau" if reason == "modprobe" else reason
     family, known, system = family_of(m), (reason, ""), _system(m)
     rows = (row for row in _TABLE.loads if row.reason in known and row.family in (family, ""))
     row = next(rows)
@@ -1175,10 +1196,10 @@ def reload_driver(m: Machine) -> Remedies:
     loaded = [name for name in order if name in (order[2:] if known is None else known)]
     out = ("modprobe", "-r", *loaded, "nvidia")
     note = (
-        "This works only if no program is using the GPU, not even the desktop: `lsof "
+        "This works only if no program is using the GPU, not even the desktop: `sudo lsof "
         "/dev/nvidia*` lists the programs that use it."
     )
-    start = commands_in("modprobe nvidia; modprobe nvidia_uvm")
+    start = commands_in("modprobe nvidia; modprobe nvidia_uvm; systemctl start nvidia-persistenced")
     commands = (*commands_in("systemctl stop nvidia-persistenced"), out, *start)
     title = "Reload the driver without rebooting"
     step = Remedy(id="reload-driver", title=title, needs_root=True, commands=commands, note=note)
@@ -1212,13 +1233,12 @@ def install_libcuda(m: Machine) -> Remedies:
     server = "-server" if any("-server" in name for name in names) else ""
     pair = _LIBCUDA.get(_system_of(m))
     if family == "nixos":
-        others = [entry for entry in (m.env or {}).get(_PATH, "").split(":") if entry]
-        value = ":".join(dict.fromkeys((_DRIVERS_OF_NIXOS, *others)))
+        value = in_front(m, _PATH, _DRIVERS_OF_NIXOS)
         (named,) = set_variables(
             "libcuda-of-nixos", f"Add {_DRIVERS_OF_NIXOS} to {_PATH}", {_PATH: value}
         )
         # A folder of the store is another one after an upgrade.
-        path = f"{_DRIVERS_OF_NIXOS}:${_PATH}" if others else _DRIVERS_OF_NIXOS
+        path = f"{_DRIVERS_OF_NIXOS}:${_PATH}" if ":" in value else _DRIVERS_OF_NIXOS
         return (replace(named, note=_IN_SHELL_NIX.format(path=path)),)
     if family == "fedora":
         fusion = next((name for name in names if name.startswith("akmod-nvidia")), None)
@@ -1294,7 +1314,9 @@ def reload_uvm(m: Machine) -> Remedies:
     nodes, step = "nvidia-modprobe -u -c 0", partial(_root, m, "reload-uvm")
     opens = any(node.path == "/dev/nvidia-uvm" and not node.errno for node in m.driver.nodes or ())
     if not opens or "nvidia_uvm" not in (m.driver.modules or ()):
-        return step("Load the nvidia_uvm module and create its device nodes", nodes)
+        (load,) = step("Load the nvidia_uvm module and create its device nodes", nodes)
+        own = keeper_of(m) == "here" and family_of(m) != "nixos"
+        return (replace(load, edits=(UVM_AT_BOOT,)) if own else load,)
     note = (
         "Stop all CUDA programs first: `sudo fuser -v /dev/nvidia-uvm` lists the processes that "
         "still use nvidia_uvm."
@@ -1365,7 +1387,8 @@ def wsl_driver(m: Machine) -> Remedies:
             "--set-version <name> 2` with that name."
         )
         return (step(title=title, manual=text, note=note),)
-    inside = _names(m)
+    versions = {package.version for package in m.driver.packages or () if is_driver(package)}
+    inside = [found.name for found in m.driver.packages or () if found.version in versions]
     there = bool(m.container.wsl_libs and not m.container.kind and m.driver.libcuda.loads is False)
     on_windows = step(
         id="wsl-windows-driver",
@@ -1384,7 +1407,10 @@ def wsl_driver(m: Machine) -> Remedies:
     without = step(title=title, where="here", needs_root=True, **remove)
     if not inside and there and m.container.dxg is not False:
         return (*_wsl_loader(m), on_windows)
-    return (without, on_windows) if inside else (on_windows,)
+    if not inside:
+        return (on_windows,)
+    # Where Windows' libraries are mounted, only the Linux driver is in their way.
+    return (without,) if m.container.wsl_libs else (without, on_windows)
 
 
 _OF_WSL = "/usr/lib/wsl/lib"
@@ -1394,7 +1420,7 @@ def _wsl_loader(m: Machine) -> Remedies:
     """The folder with the libraries of Windows' driver on the loader's path."""
     title = f"Add {_OF_WSL} to the loader's search path"
     if family_of(m) == "nixos":
-        (step,) = set_variables("wsl-loader", title, {_PATH: _OF_WSL})
+        (step,) = set_variables("wsl-loader", title, {_PATH: in_front(m, _PATH, _OF_WSL)})
         return (replace(step, note=_ON_NIXOS_IN_WSL),)
     edit = Edit(file="/etc/ld.so.conf.d/ld.wsl.conf", what=_OF_WSL, mode="write")
     step = Remedy(id="wsl-loader", title=title, needs_root=True)
@@ -1461,7 +1487,8 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
     folder = f"/usr/local/cuda-{cuda.major}.{cuda.minor}/compat"
     where, side = keeper_of(m), side_of(m)
     install: Json = {"needs_root": False}
-    start = f"After installing the package, start your program with LD_LIBRARY_PATH={folder}."
+    setting = f"{_PATH}={in_front(m, _PATH, folder)}"
+    start = f"After installing the package, start your program with {setting}."
     if side == "container":
         # In a container the package is part of the image.
         where = "container"
@@ -1470,7 +1497,7 @@ def forward_compat(m: Machine, kb: Knowledge, cuda: OptVersion) -> Remedies:
         image = f"nvidia/cuda:{tag}" if tag else f"an nvidia/cuda image of CUDA {cuda}"
         text = (
             f"Base the container image on {image}, which includes {name}. If CUDA still fails to "
-            f"initialize, set LD_LIBRARY_PATH={folder} in the image."
+            f"initialize, set {setting} in the image."
         )
     elif side in ("linux", "dgx"):
         where, text, system = "here", start, _system(m)

@@ -35,6 +35,8 @@ _FREE_IT = (
     "First stop every program that uses the GPU, including nvidia-persistenced and monitoring "
     "tools: `sudo fuser -v /dev/nvidia*` lists them."
 )
+_FREE_REST = "First stop every program that uses the GPU: `sudo fuser -v /dev/nvidia*` lists them."
+_FABRIC_STAYS = "Leave nvidia-fabricmanager running: the reset needs it."
 _FREE_NODE = (
     "First drain the node (`kubectl drain --ignore-daemonsets`). Afterward, run `kubectl uncordon`."
 )
@@ -57,14 +59,22 @@ Description=Create MIG instances
 After=nvidia-persistenced.service
 [Service]
 Type=oneshot
+RemainAfterExit=yes
 ExecStart=-/usr/bin/nvidia-smi -i {gpus} -mig 1
-ExecStart=/usr/bin/{make}
+ExecStart=-/usr/bin/{make}
 [Install]
 WantedBy=multi-user.target"""
+_ONE_EACH = (
+    "One process can use only one MIG instance: set CUDA_VISIBLE_DEVICES to a UUID (MIG-...) that "
+    "`nvidia-smi -L` prints."
+)
+_ASK_FIRST = "Someone turned MIG mode on, perhaps to share this GPU: ask them first."
 _MANAGER = (
     "If nvidia-mig-manager is installed, set the layout in its configuration instead of this unit."
 )
 _AGAIN = "Then start the container again."
+_OF_DGX = ("nvsm", "nvidia-dcgm")
+"""Services of a DGX that hold its GPUs, beside nvidia-persistenced."""
 _BROKEN = (
     "Neither a reset nor a new driver can repair this GPU. Do not train on this GPU until it is "
     "replaced."
@@ -111,25 +121,48 @@ def license_vgpu(m: Machine) -> Remedies:
     return (step,) if side_of(m) in _LINUX else ()
 
 
-def reset_gpus(m: Machine, *gpus: Gpu) -> Remedies:
-    """Reset these GPUs; () where none can be: a share of a GPU, or one that drives a display."""
+def reset_gpus(m: Machine, *gpus: Gpu, note: OptStr = None) -> Remedies:
+    """Reset these GPUs; () where none can be: a share of a GPU, or one that drives a display.
+
+    note: what is to be looked at after it.
+    """
     if side_of(m) not in _LINUX or any(gpu.display or gpu.virtualization == "vgpu" for gpu in gpus):
         return ()
     indexes = {gpu.index for gpu in gpus} | _joined(m, gpus)
     together = [gpu for gpu in m.gpus or () if gpu.index in indexes]
-    users = _users(together)
-    note = (
+    users, services = _users(together), _services(m, together)
+    free = (
         f"First stop {listed(users)}: a GPU cannot be reset while it is in use."
         if users
         else _FREE_NODE
         if m.container.kind == "kubernetes"
+        else _FREE_REST
+        if services
         else _FREE_IT
     )
+    stays = _FABRIC_STAYS if m.driver.fabric.nvswitches else None
     title = f"Reset GPU {indexes_of(together)}"
     command = "nvidia-smi --gpu-reset -i {gpus}"
-    ways = set_gpus(m, title, command, together, id="reset-gpu", note=note)
-    told = command.format(gpus=smi_ids(m, together))
-    return tuple(drained(m, way, told) if way.id == "reset-gpu" else way for way in ways)
+    ways = set_gpus(m, title, command, together, id="reset-gpu", note=joined(free, stays, note))
+    if ways[0].id != "reset-gpu":
+        return ways
+    stop, start = (
+        (("systemctl", verb, *services),) if services else () for verb in ("stop", "start")
+    )
+    commands = (*stop, *ways[0].commands, *start)
+    told = "; sudo ".join(map(" ".join, commands))
+    return (drained(m, replace(ways[0], commands=commands), told),)
+
+
+def _services(m: Machine, gpus: Iterable[Gpu]) -> Strings:
+    """The services that are known to hold these GPUs, and can be stopped for a reset.
+
+    The fabric manager is none of them: where there are NVSwitches, a reset needs it.
+    """
+    if any(gpu.persistence is False for gpu in gpus) or m.container.kind == "kubernetes":
+        return ()
+    persistent = any(gpu.persistence for gpu in gpus) and family_of(m) != "nixos"
+    return ("nvidia-persistenced",) * persistent + _OF_DGX * (side_of(m) == "dgx")
 
 
 def _joined(m: Machine, gpus: tuple[Gpu, ...]) -> set[int]:
@@ -154,9 +187,9 @@ def restart(m: Machine, note: OptStr = None) -> Remedies:
     return another_node(m) + restarts
 
 
-def reset_or_restart(m: Machine, *gpus: Gpu) -> Remedies:
+def reset_or_restart(m: Machine, *gpus: Gpu, note: OptStr = None) -> Remedies:
     """Reset these GPUs, or restart; what the user of a job can do comes first."""
-    ways = (reset_gpus(m, *gpus) if gpus else ()) + restart(m)
+    ways = (reset_gpus(m, *gpus, note=note) if gpus else ()) + restart(m)
     return tuple(sorted(ways, key=lambda way: way.id != "another-node"))
 
 
@@ -196,7 +229,7 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
         return ()
     which = indexes_of(gpus)
     make, leave = "nvidia-smi mig -i {gpus} -cgi 0 -C", "nvidia-smi -i {gpus} -mig 0"
-    title = f"Create a full-size MIG instance on GPU {which}"
+    title = f"Create a full-size MIG instance on GPU {which} until the next reboot"
     known = all(
         gpu.capability in _ONE_PROFILE or "RTX PRO 6000" in (gpu.name or "") for gpu in gpus
     )
@@ -205,15 +238,17 @@ def mig_instances(m: Machine, gpus: list[Gpu], *, leave_first: bool = False) -> 
     own = stale and keeper_of(m) == "here"
     # Without the variable CUDA takes the first instance, or a GPU outside of MIG mode.
     unset = own and not leave_first
-    variable = f"{_STALE_UUID if unset else _NEW_UUID} " if stale else ""
-    note = f"{variable}{note}"
-    made = set_gpus(m, title, make, gpus, id="mig-instances", note=note) if known else ()
-    if made and keeper_of(m) == "here" and family_of(m) != "nixos":
-        lasting = replace(_at_each_boot(m, make, gpus), note=f"{variable}{_MANAGER}")
-        # Who had an instance and lost it needs one that comes back.
-        made = (lasting, *made) if stale else (*made, lasting)
+    variable = (_STALE_UUID if unset else _NEW_UUID) if stale else None
+    several = _ONE_EACH if len(gpus) > 1 else None
+    own_unit = keeper_of(m) == "here" and family_of(m) != "nixos" and not notebook_of(m)
+    lasts = known and own_unit
+    told = joined(variable, None if lasts else several, note)
+    made = set_gpus(m, title, make, gpus, id="mig-instances", note=told) if known else ()
+    if lasts:
+        lasting = _at_each_boot(m, make, gpus)
+        made = (replace(lasting, note=joined(variable, several, _MANAGER)), *made)
     title = f"Disable MIG mode on GPU {which}"
-    free = f"{_FREE_IT} {_STALE}" if own else _FREE_IT
+    free = joined(None if leave_first else _ASK_FIRST, _FREE_IT, _STALE if own else None)
     left = set_gpus(m, title, leave, gpus, id="mig-off", note=free)
     without: dict[str, OptStr] = {"CUDA_VISIBLE_DEVICES": None}
     made = tuple(replace(way, variables=without) for way in made) if unset else made
@@ -234,6 +269,7 @@ def _at_each_boot(m: Machine, make: str, gpus: list[Gpu]) -> Remedy:
         commands=(
             ("systemctl", "daemon-reload"),
             ("systemctl", "enable", "--now", "mig-instances.service"),
+            ("nvidia-smi", "-L"),
         ),
     )
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from cudadoctor.model.findings import PackageChange, Remedies, Remedy, Risk, Where
+from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk, Where
 from cudadoctor.model.machine import Gpu, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.variables import OF_LOADER, in_notebook
 
@@ -375,6 +375,17 @@ def by_hand(
     return (Remedy(id=id, title=title, where=where, risk=risk, manual=text, note=note),)
 
 
+_BUSY_FROM, _NEAR_THE_LIMIT = 20, 0.7
+"""Per cent of utilization, and the part of the power limit, that only a living process reaches."""
+
+
+def is_busy(gpu: Gpu) -> bool:
+    """Whether the GPU is at work now, as far as is known."""
+    power, limit = gpu.power_w, gpu.power_limit_w
+    drawn = power is not None and limit and power > _NEAR_THE_LIMIT * limit
+    return bool(drawn) or (gpu.utilization or 0) >= _BUSY_FROM
+
+
 _HOLDER = re.compile(r"Process (\d{1,7}) has ([\d.]+ [KMG]iB) memory in use")
 """What torch's message says of other processes, by their numbers on the host."""
 
@@ -408,6 +419,7 @@ def rename_file(m: Machine, file: str) -> Remedies:
 _step = partial(Remedy, risk=Risk.PROCESS)
 
 
+UVM_AT_BOOT = Edit(file="/etc/modules-load.d/nvidia-uvm.conf", what="nvidia_uvm", mode="write")
 _JOBS = ("slurm", "lsf", "pbs")
 
 
@@ -424,10 +436,10 @@ def unset_variables(m: Machine, *names: str) -> Remedies:
     return (
         Remedy(
             id="unset-" + "-".join(name.lower().replace("_", "-") for name in kept),
-            title=f"Unset {', '.join(kept)}",
+            title=f"Unset {' and '.join(kept)}" if len(kept) < 3 else f"Unset {', '.join(kept)}",
             risk=Risk.PROCESS,
             variables=dict.fromkeys(kept),
-            note=lasting(m, kept[0]),
+            note=lasting(m, *kept),
         ),
     )
 
@@ -463,8 +475,15 @@ def _loaded_module(m: Machine, value: str) -> OptStr:
     return None
 
 
-def lasting(m: Machine, name: str) -> str:
+def lasting(m: Machine, name: str, *others: str) -> str:
     """Where the line that sets a variable may stand, as its value tells."""
+    if others and m.platform.system == "Linux" and not m.container.kind:
+        lines = " ".join(f"-e {each}" for each in (name, *others))
+        job = ", and those in the job script" if m.container.scheduler else ""
+        return (
+            f"To make this permanent, edit or delete the lines that `grep -n {lines} ~/.bashrc "
+            f"~/.profile ~/.zshrc /etc/environment /etc/profile.d/*` finds{job}."
+        )
     value, prefix = (m.env or {}).get(name, ""), m.python.prefix or ""
     lines = _LINES.format(name=name)
     if module := _loaded_module(m, value):
@@ -516,6 +535,16 @@ def lasting(m: Machine, name: str) -> str:
         "or delete it."
         f"{perhaps}"
     )
+
+
+_FOLDER = re.compile(r"/[A-Za-z0-9_./-]{1,100}")
+
+
+def in_front(m: Machine, name: str, folder: str) -> str:
+    """The value of a path list with that folder first: what the list already has stays in it."""
+    entries = (m.env or {}).get(name, "").split(":")
+    kept = (entry for entry in entries if _FOLDER.fullmatch(entry))
+    return ":".join(dict.fromkeys((folder, *kept)))
 
 
 def keep_setting(m: Machine) -> str:
