@@ -71,7 +71,7 @@ def _bytes(path: str) -> bytes:
     try:
         # A pipe or a device is not opened.
         if not file.is_file():
-            raise BadFile("there is no such file")
+            raise BadFile("it is not a file" if file.exists() else "there is no such file")
         with file.open("rb") as opened:
             data = opened.read(renewed.MOST_BYTES + 1)
     except (OSError, ValueError) as error:
