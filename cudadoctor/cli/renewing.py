@@ -150,6 +150,6 @@ def _told(asked: Update, known: Tables, day: str, target: Path) -> Iterator[str]
     if releases:
         yield f"  {say('New: {releases}', releases=', '.join(releases))}"
     if gaps := [*places.gaps(asked.tables)]:
-        yield f"  {say('Not known yet (cudadoctor installs no build that depends on it):')}"
+        yield f"  {say('Not known yet (these builds are not installed where it matters):')}"
         yield from (f"    {gap.fact}" for gap in gaps)
     yield f"  {say('Saved in {path}', path=target)}"
