@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 from scenario_reader import healthy_machine
-from update_fixtures import INDEX, TAGS, Pages, known_pages, project, torch_files, torch_wheel
+from update_fixtures import (
+    BUILD,
+    INDEX,
+    RELEASE,
+    TAGS,
+    Pages,
+    known_pages,
+    project,
+    rows,
+    torch_files,
+    torch_wheel,
+)
 
 from cudadoctor import knowledge
 from cudadoctor.knowledge import renewed
@@ -24,37 +35,7 @@ from cudadoctor.solver.builds import best_build
 
 OWN = renewed.packaged()
 DAY = "2099-01-02"
-NEW = "2.99.0"
-RELEASE: dict[str, Any] = {
-    "torch": NEW,
-    "released": "2099-01-01",
-    "pythons": {"linux_x86_64": ["3.12"]},
-    "torchvision": "0.99.0",
-    "torchaudio": None,
-    "torchtext": None,
-    "sources": ["seen.pypi"],
-}
-BUILD: dict[str, Any] = {
-    "torch": NEW,
-    "variant": "cu130",
-    "platform": "linux_x86_64",
-    "cuda": "13.0",
-    "toolkit": "13.0.3",
-    "cudnn": "9.30.0.1",
-    "published": True,
-    "archs": ["sm_80", "sm_90", "sm_120"],
-    "uncertain": False,
-    "contested": [],
-    "glibc": "2.28",
-    "default": True,
-    "bytes": 5,
-    "sources": ["seen.pypi"],
-}
-
-
-def rows(**build: Any) -> Tables:
-    """A new release with one build, and what differs of it."""
-    return {"torch": {"releases": [RELEASE], "builds": [{**BUILD, **build}]}}
+NEW = RELEASE["torch"]
 
 
 def file(tables: Any, day: str = DAY) -> bytes:
