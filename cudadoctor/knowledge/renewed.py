@@ -394,7 +394,7 @@ def problems(of: Tables) -> Iterator[str]:
 
 
 def _check_against(rows: Tables, own: Tables) -> None:
-    """What a row rests on is in the file or in our tables; a new row has every column."""
+    """What a row rests on is in the file or in our tables; a new row has what every row has."""
     named = [name for name in KEYS if _part(rows, name)]
     if not named:
         return
@@ -402,12 +402,10 @@ def _check_against(rows: Tables, own: Tables) -> None:
     releases = _keys_of(own, "torch.releases") | _keys_of(rows, "torch.releases")
     packages = {row["package"] for row in own["companions"]["releases"]}
     for name in named:
-        columns, needed = _part(own, name)[0].keys(), NEVER_NULL.get(name, ("sources",))
-        known = _keys_of(own, name)
+        needed, known = NEVER_NULL.get(name, ("sources",)), _keys_of(own, name)
         for row in _part(rows, name):
             key = tuple(row[column] for column in KEYS[name])
-            lacking = [] if key in known else sorted(columns - row.keys())
-            lacking += [] if key in known else [c for c in needed if row.get(c) is None]
+            lacking = [] if key in known else [c for c in needed if row.get(c) is None]
             lacking += [cited for cited in row.get("sources") or () if cited not in sources]
             if row.get("package", "triton") not in packages:
                 lacking.append(row["package"])
