@@ -342,6 +342,7 @@ def update(options: Options) -> int:
     """
     from cudadoctor.cli import renewing
 
+    refuse_contradictions(options)
     return renewing.update(options)
 
 

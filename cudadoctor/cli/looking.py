@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from cudadoctor.cli.options import Options, refuse
@@ -36,14 +37,52 @@ def use_tables(named: str | None = None) -> None:
     Where neither is there, this is all that it costs: one look for a file.
     """
     chosen = named or os.environ.get(KNOWLEDGE)
-    saved = None if chosen else local.saved_tables(os.environ)
-    if chosen or (saved and os.path.exists(saved)):
-        from cudadoctor.cli import renewing
+    if chosen and not (named or os.path.isabs(chosen)):
+        refuse("{variable} must be an absolute path, not '{path}'", variable=KNOWLEDGE, path=chosen)
+    path = chosen or local.saved_tables(os.environ)
+    if path is None or not (chosen or os.path.exists(path)):
+        return
+    from cudadoctor.cli.speech import say, spoken
+    from cudadoctor.knowledge import renewed
 
+    try:
+        used = renewed.use(tables_in(path), signed=chosen is None)
+    except renewed.BadFile as error:
+        reason = spoken(str(error))
         if chosen:
-            renewing.use_named(chosen, variable=None if named else KNOWLEDGE)
-        elif saved:
-            renewing.use_saved(saved)
+            refuse("cannot use the tables in {path}: {reason}", path=path, reason=reason)
+        sentence = (
+            "ignoring the updated tables in {path}: {reason}. To update them again, run: "
+            "cudadoctor update"
+        )
+        note(say(sentence, path=path, reason=reason))
+    else:
+        if chosen and not used:
+            note(say("ignoring the tables in {path}: cudadoctor's own are newer", path=path))
+
+
+def tables_in(path: str) -> bytes:
+    """What stands in a file of tables. Raises BadFile where it cannot be read."""
+    from cudadoctor.knowledge.renewed import MOST_BYTES, BadFile
+
+    try:
+        # A pipe or a device is not opened.
+        if not os.path.isfile(path):
+            raise BadFile("it is not a file" if os.path.exists(path) else "there is no such file")
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise BadFile(error.strerror) from error
+    if len(data) > MOST_BYTES:
+        raise BadFile("it is too large")
+    return data
+
+
+def note(text: str) -> None:
+    """A line on stderr beside the result."""
+    from cudadoctor.render import inert
+
+    sys.stderr.write(f"cudadoctor: {inert(text)}\n")
 
 
 def look_of(options: Options) -> examine.Look:

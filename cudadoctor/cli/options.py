@@ -105,6 +105,7 @@ _EXCLUSIVE = (
     ("undo", "resume"),
     ("undo", "forget"),
     ("resume", "forget"),
+    ("check", "output"),
     ("quiet", "verbose"),
     ("quiet", "json"),
     ("quiet", "markdown"),
@@ -134,7 +135,7 @@ _WITHOUT_EFFECT = (
         for printing in ("print", "as")
     ),
 )
-_FIELDS = {"from": "saved", "as": "kind", "json": "as_json", "print": "printed"}
+_FIELDS = {"from": "saved", "as": "kind", "check": "newer", "json": "as_json", "print": "printed"}
 """Of an option that is no name in Python, or means something there."""
 
 

@@ -1,4 +1,4 @@
-"""`cudadoctor update`, and the files of tables that it saves: they renew what the doctor knows."""
+"""`cudadoctor update`: asks the places, and saves what they say for every later command."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from cudadoctor import __version__
+from cudadoctor.cli.looking import note, tables_in
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import Waiting
 from cudadoctor.cli.speech import say, spoken
@@ -29,65 +30,6 @@ if TYPE_CHECKING:
 NEWER, NOT_ASKED = 1, 3
 SILENT_S = 5.0
 """For a place that says nothing at all: the others are waiting."""
-
-
-# --- the files ----------------------------------------------------------------------------------
-
-
-def use_named(path: str, *, variable: str | None) -> None:
-    """Judge with the tables in that file; what cannot be used is wrong use.
-
-    variable: that names it, in place of an option.
-    """
-    if variable and not Path(path).is_absolute():
-        refuse("{variable} must be an absolute path, not '{path}'", variable=variable, path=path)
-    try:
-        used = renewed.use(_bytes(path), signed=False)
-    except BadFile as error:
-        refuse("cannot use the tables in {path}: {reason}", path=path, reason=spoken(str(error)))
-    if not used:
-        _note(say("ignoring the tables in {path}: cudadoctor's own are newer", path=path))
-
-
-def use_saved(path: str) -> None:
-    """Judge with the tables that an update has saved; without them where they cannot be used."""
-    try:
-        renewed.use(_bytes(path), signed=True)
-    except BadFile as error:
-        reason = spoken(str(error))
-        _note(
-            say(
-                "ignoring the updated tables in {path}: {reason}. To update them again, run: "
-                "cudadoctor update",
-                path=path,
-                reason=reason,
-            )
-        )
-
-
-def _bytes(path: str) -> bytes:
-    """Raises BadFile for what cannot be read."""
-    file = Path(path)
-    try:
-        # A pipe or a device is not opened.
-        if not file.is_file():
-            raise BadFile("there is no such file")
-        with file.open("rb") as opened:
-            data = opened.read(renewed.MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        if isinstance(error, BadFile):
-            raise
-        raise BadFile(str(getattr(error, "strerror", error))) from error
-    if len(data) > renewed.MOST_BYTES:
-        raise BadFile("it is too large")
-    return data
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"cudadoctor: {inert(text)}\n")
-
-
-# --- the update ---------------------------------------------------------------------------------
 
 
 def update(options: Options, *, fetch: Fetcher | None = None, day: str | None = None) -> int:
@@ -114,7 +56,7 @@ def _known(own: Tables) -> Tables:
     saved = local.saved_tables(os.environ)
     if saved and Path(saved).exists():
         try:
-            file = renewed.read(_bytes(saved), own)
+            file = renewed.read(tables_in(saved), own)
         except BadFile:
             return own
         if file.collected >= own["torch"]["collected"]:
@@ -129,7 +71,7 @@ def _check(asked: Update) -> int:
     try:
         listed = torch_rows.newest_torch(asked)
     except NotRead as error:
-        _note(say("cannot check for a newer PyTorch release: {reason}", reason=str(error)))
+        note(say("cannot check for a newer PyTorch release: {reason}", reason=str(error)))
         return NOT_ASKED
     if Version(listed) <= Version(asked.newest):
         text = say("The tables have the newest PyTorch release, {torch}.", torch=asked.newest)
@@ -159,10 +101,10 @@ def _renew(asked: Update, own: Tables, known: Tables, target: Path, options: Opt
 
         places.ask(asked, begin)
     for text in asked.failures:
-        _note(spoken(text))
+        note(spoken(text))
     whole = places.INDEX not in asked.unread
     if not whole and asked.tables == known:
-        _note(say("PyPI could not be read, so the tables are still from {date}", date=_day(known)))
+        note(say("PyPI could not be read, so the tables are still from {date}", date=_day(known)))
         return NOT_ASKED
     day = max(asked.day, _day(known)) if whole else _day(known)
     rows = renewed.difference({} if options.output else own, asked.tables)
@@ -171,7 +113,7 @@ def _renew(asked: Update, own: Tables, known: Tables, target: Path, options: Opt
         renewed.sign(data, own)
     except BadFile as error:
         reason = spoken(str(error))
-        _note(
+        note(
             say("what was downloaded cannot be used, so nothing was saved: {reason}", reason=reason)
         )
         return NOT_ASKED
@@ -208,6 +150,6 @@ def _told(asked: Update, known: Tables, day: str, target: Path) -> Iterator[str]
     if releases:
         yield f"  {say('New: {releases}', releases=', '.join(releases))}"
     if gaps := [*places.gaps(asked.tables)]:
-        yield f"  {say('Not known yet (cudadoctor installs no build that depends on it):')}"
+        yield f"  {say('Not known yet (these builds are not installed where it matters):')}"
         yield from (f"    {gap.fact}" for gap in gaps)
     yield f"  {say('Saved in {path}', path=target)}"

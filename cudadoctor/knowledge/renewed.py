@@ -246,9 +246,20 @@ class Renewed(Struct, frozen=True):
     tables: Tables
 
 
+class _Ours(dict[str, Values]):
+    """Our own tables that a file can renew, each read when it is first asked for."""
+
+    def __missing__(self, name: str) -> Values:
+        return self.setdefault(name, tables.packaged(name, dict[str, Any]))
+
+    def __contains__(self, name: object) -> bool:
+        return name in TABLES
+
+
 def packaged() -> Tables:
-    """Our own tables that a file can renew."""
-    return {name: tables.packaged(name, dict[str, Any]) for name in TABLES}
+    """The same, all of them."""
+    ours = _Ours()
+    return {name: ours[name] for name in TABLES}
 
 
 def use(data: bytes, *, signed: bool) -> bool:
@@ -256,13 +267,13 @@ def use(data: bytes, *, signed: bool) -> bool:
 
     signed: what comes of it was checked as a whole when the file was written.
     """
-    own = packaged()
+    own = _Ours()
     file = read(data, own)
     if file.collected < own["torch"]["collected"]:
         return False
     found = merged(own, file)
     if not signed:
-        _sign({**own, **found})
+        _sign({**packaged(), **found})
     tables.RENEWED.update(found)
     return True
 
@@ -383,17 +394,18 @@ def problems(of: Tables) -> Iterator[str]:
 
 
 def _check_against(rows: Tables, own: Tables) -> None:
-    """What a row rests on is in the file or in our tables; a new row has every column."""
+    """What a row rests on is in the file or in our tables; a new row has what every row has."""
+    named = [name for name in KEYS if _part(rows, name)]
+    if not named:
+        return
     sources = own["sources"]["sources"].keys() | (_part(rows, "sources.sources") or {}).keys()
     releases = _keys_of(own, "torch.releases") | _keys_of(rows, "torch.releases")
-    packages = {package for package, _ in _keys_of(own, "companions.releases")}
-    for name in (name for name in KEYS if _part(rows, name)):
-        columns, needed = _part(own, name)[0].keys(), NEVER_NULL.get(name, ("sources",))
-        known = _keys_of(own, name)
+    packages = {row["package"] for row in own["companions"]["releases"]}
+    for name in named:
+        needed, known = NEVER_NULL.get(name, ("sources",)), _keys_of(own, name)
         for row in _part(rows, name):
             key = tuple(row[column] for column in KEYS[name])
-            lacking = [] if key in known else sorted(columns - row.keys())
-            lacking += [] if key in known else [c for c in needed if row.get(c) is None]
+            lacking = [] if key in known else [c for c in needed if row.get(c) is None]
             lacking += [cited for cited in row.get("sources") or () if cited not in sources]
             if row.get("package", "triton") not in packages:
                 lacking.append(row["package"])

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from packaging.version import Version
 from scenario_reader import healthy_machine
-from update_fixtures import INDEX, NEW, NEWEST, Pages, known_pages, new_pages
+from update_fixtures import INDEX, NEW, NEWEST, Pages, known_pages, new_pages, rows
 
 from cudadoctor import pipeline
 from cudadoctor.cli import renewing
@@ -296,6 +296,36 @@ def test_the_saved_tables_are_those_of_every_command_and_an_option_names_others(
     other = tmp_path / "other.json"
     other.write_bytes(renewed.document({}, "2098-01-01", "0.1.0"))
     assert "2098-01-01" in _run("version", "--knowledge", str(other)).stdout
+
+
+def test_a_quick_check_judges_with_the_saved_tables_too(saved: Path) -> None:
+    saved.parent.mkdir(parents=True)
+    saved.write_bytes(renewed.document(_release(), DAY, "0.1.0"))
+    ran = _run("check", "--fast", "--json", "--python", sys.executable)
+    assert json.loads(ran.stdout)["knowledge"] == DAY
+
+
+def test_a_release_that_a_named_file_brings_is_prescribed(tmp_path: Path) -> None:
+    document = json.loads(_facts())
+    document["torch"] = {"installed": False}
+    document["packages"] = []
+    document["smoke"] = None
+    file = tmp_path / "tables.json"
+    for archs in (["sm_89"], None):
+        file.write_bytes(renewed.document(rows(archs=archs), DAY, "0.1.0"))
+        words = ("check", "--from", "-", "--json", "--knowledge", str(file))
+        ran = _run(*words, stdin=json.dumps(document))
+        assert (json.loads(ran.stdout)["plan"]["build"]["torch"] == "2.99.0") is (archs is not None)
+        printed = _run("fix", "--print", *words[1:3], *words[4:], stdin=json.dumps(document))
+        assert ("torch==2.99.0" in printed.stdout) is (archs is not None)
+
+
+def test_a_named_file_is_held_to_the_checks_of_our_own_tables(tmp_path: Path) -> None:
+    file = tmp_path / "tables.json"
+    file.write_bytes(renewed.document(rows(cuda="12.8"), DAY, "0.1.0"))
+    ran = _run("version", "--knowledge", str(file))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "is not of CUDA 12.8" in ran.stderr
 
 
 def test_an_update_without_a_network_ends_in_3(saved: Path) -> None:

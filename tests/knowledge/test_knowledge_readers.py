@@ -281,6 +281,23 @@ def test_release_notes_contradict_nothing_they_are_told_only() -> None:
     ]
 
 
+def test_a_branch_newer_than_the_tables_runs_the_newest_cuda_that_it_came_with() -> None:
+    text = notes(
+        ("CUDA 13.7 Update 1", "&gt;=620.20.01", "N/A"),
+        ("CUDA 13.6 GA", "&gt;=620.10.01", "N/A"),
+        ("CUDA 13.4 Update 1", "&gt;=615.10", "N/A"),
+        ("CUDA 13.0 GA", "&gt;=999.10", "N/A"),
+    )
+    (row,) = rows_in(updated(cuda_notes, CUDA_NOTES_URL, text), "drivers.branches")
+    assert row == {
+        "branch": 620,
+        "cuda": "13.7",
+        "note": None,
+        "current": True,
+        "sources": ["seen.cuda-notes"],
+    }
+
+
 def test_a_first_release_that_may_never_have_been_is_left_out() -> None:
     text = notes(("CUDA 13.4 GA", "&gt;=615.71.09", "N/A"))
     assert updated(cuda_notes, CUDA_NOTES_URL, text).tables == TABLES

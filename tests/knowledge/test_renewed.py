@@ -8,9 +8,22 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from packaging.version import Version
 from scenario_reader import healthy_machine
-from update_fixtures import INDEX, TAGS, Pages, known_pages, project, torch_files, torch_wheel
+from update_fixtures import (
+    BUILD,
+    INDEX,
+    RELEASE,
+    TAGS,
+    Pages,
+    known_pages,
+    project,
+    rows,
+    torch_files,
+    torch_wheel,
+)
 
 from cudadoctor import knowledge
 from cudadoctor.knowledge import renewed
@@ -22,37 +35,7 @@ from cudadoctor.solver.builds import best_build
 
 OWN = renewed.packaged()
 DAY = "2099-01-02"
-NEW = "2.99.0"
-RELEASE: dict[str, Any] = {
-    "torch": NEW,
-    "released": "2099-01-01",
-    "pythons": {"linux_x86_64": ["3.12"]},
-    "torchvision": "0.99.0",
-    "torchaudio": None,
-    "torchtext": None,
-    "sources": ["seen.pypi"],
-}
-BUILD: dict[str, Any] = {
-    "torch": NEW,
-    "variant": "cu130",
-    "platform": "linux_x86_64",
-    "cuda": "13.0",
-    "toolkit": "13.0.3",
-    "cudnn": "9.30.0.1",
-    "published": True,
-    "archs": ["sm_80", "sm_90", "sm_120"],
-    "uncertain": False,
-    "contested": [],
-    "glibc": "2.28",
-    "default": True,
-    "bytes": 5,
-    "sources": ["seen.pypi"],
-}
-
-
-def rows(**build: Any) -> Tables:
-    """A new release with one build, and what differs of it."""
-    return {"torch": {"releases": [RELEASE], "builds": [{**BUILD, **build}]}}
+NEW = RELEASE["torch"]
 
 
 def file(tables: Any, day: str = DAY) -> bytes:
@@ -255,7 +238,11 @@ def test_a_new_row_with_a_null_is_refused_or_can_be_read(name: str, column: str)
         assert renewed.use(file(file_of), signed=False)
     except BadFile:
         return
-    kb = knowledge.Knowledge()
+    read_whole(knowledge.Knowledge())
+
+
+def read_whole(kb: knowledge.Knowledge) -> None:
+    """Read every table that a file can renew."""
     assert kb.builds
     assert kb.driver_floor(Version("13.0"), "Linux")
     assert kb.newest_docker_tag(Version("12.6"), "base", "ubuntu24.04")
@@ -284,6 +271,58 @@ def test_a_new_row_with_a_null_is_refused_or_can_be_read(name: str, column: str)
 def test_what_no_update_wrote_is_refused(data: bytes) -> None:
     with pytest.raises(BadFile):
         renewed.use(data, signed=True)
+
+
+CELL = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda items: (
+        st.lists(items, max_size=2) | st.dictionaries(st.text(max_size=9), items, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        yield (*path, key)
+        if isinstance(item, dict | list):
+            yield from _places(item, (*path, key))
+
+
+SOUND: dict[str, Any] = json.loads(
+    file(
+        renewed.difference(
+            {},
+            {
+                name: {k: v[:1] if isinstance(v, list) else v for k, v in t.items()}
+                for name, t in OWN.items()
+                if name != "sources"
+            },
+        )
+    )
+)
+SPOTS = sorted(_places(SOUND), key=str)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(SPOTS), CELL)
+def test_whatever_stands_anywhere_in_a_file_is_refused_or_can_be_read(
+    spot: tuple[Any, ...], cell: Any
+) -> None:
+    loader.RENEWED.clear()
+    harmed = deepcopy(SOUND)
+    place: Any = harmed
+    for key in spot[:-1]:
+        place = place[key]
+    place[spot[-1]] = cell
+    for signed in (True, False):
+        try:
+            renewed.use(json.dumps(harmed).encode(), signed=signed)
+        except BadFile as error:
+            assert str(error).isprintable()
+        read_whole(knowledge.Knowledge())
+    loader.RENEWED.clear()
 
 
 def test_a_format_to_come_is_said_to_be_one() -> None:

@@ -231,3 +231,37 @@ def html(*names: str) -> bytes:
     """A page of links, as an index without JSON hands it out."""
     links = "".join(f'<a href="{name.replace("+", "%2B")}">{name}</a><br/>\n' for name in names)
     return f"<!DOCTYPE html>\n<html><body>\n{links}</body></html>\n".encode()
+
+
+# A release of torch as a file of rows has it.
+
+RELEASE: dict[str, Any] = {
+    "torch": "2.99.0",
+    "released": "2099-01-01",
+    "pythons": {"linux_x86_64": ["3.12"]},
+    "torchvision": "0.99.0",
+    "torchaudio": None,
+    "torchtext": None,
+    "sources": ["seen.pypi"],
+}
+BUILD: dict[str, Any] = {
+    "torch": "2.99.0",
+    "variant": "cu130",
+    "platform": "linux_x86_64",
+    "cuda": "13.0",
+    "toolkit": "13.0.3",
+    "cudnn": "9.30.0.1",
+    "published": True,
+    "archs": ["sm_80", "sm_90", "sm_120"],
+    "uncertain": False,
+    "contested": [],
+    "glibc": "2.28",
+    "default": True,
+    "bytes": 5,
+    "sources": ["seen.pypi"],
+}
+
+
+def rows(**build: Any) -> dict[str, dict[str, Any]]:
+    """A new release with one build, and what differs of it."""
+    return {"torch": {"releases": [RELEASE], "builds": [{**BUILD, **build}]}}

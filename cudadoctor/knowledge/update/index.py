@@ -291,6 +291,8 @@ _HEAD = 1 << 20
 _MOST_MEMBERS = 1000
 _CODE = "torch/lib/libtorch_python.so"
 _ARCHS = re.compile(rb"((?:(?:sm|compute)_\d{2,3}[a-z]? )*(?:sm|compute)_\d{2,3}[a-z]?) ?\0")
+_END = re.compile(rb"_\d{2,3}[a-z]? ?\0")
+_MOST_LIST = 1000
 _PLAIN = re.compile(r"[ -~]{1,300}")
 
 
@@ -412,7 +414,12 @@ def archs_in(library: bytes) -> list[str] | None:
 
     It need not be a text of its own: compilers lay constants without an end before it.
     """
-    lists = _ARCHS.findall(library)
+    # The end is looked for first: a pattern that begins with a choice reads each byte twice.
+    lists = [
+        found
+        for end in _END.finditer(library)
+        for found in _ARCHS.findall(library[max(0, end.end() - _MOST_LIST) : end.end()])
+    ]
     return max(lists, key=len).decode("ascii").split() if lists else None
 
 
