@@ -35,8 +35,14 @@ from cudadoctor.rules.evidence.devices import (
     way_to_run,
 )
 from cudadoctor.rules.evidence.libraries import applies, foreign, in_use, library_pins
-from cudadoctor.rules.evidence.signs import WORDS, error_with, given_away, gpu_present, live_gpus
-from cudadoctor.rules.healthy import somebody_trains_here
+from cudadoctor.rules.evidence.signs import (
+    WORDS,
+    error_with,
+    given_away,
+    gpu_present,
+    live_gpus,
+    somebody_trains_here,
+)
 from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.demand import ever_served, platform_of, python_of
 from cudadoctor.solver.fit import is_installed

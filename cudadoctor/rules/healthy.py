@@ -15,7 +15,6 @@ from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
 from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, Strings, gap_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
-from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.plan.remedies import by_hand, license_vgpu, reboot, reload_uvm
 from cudadoctor.plan.remedies.process import keeper_of, notebook_of
 from cudadoctor.rules import gpu as left_out
@@ -50,6 +49,7 @@ from cudadoctor.rules.evidence.signs import (
     on_linux,
     only_smi_answers,
     silent_gpus,
+    somebody_trains_here,
     torch_fails,
     torch_works,
     training_passed,
@@ -161,11 +161,6 @@ def everything_answered(m: Machine) -> None:
     for fact in calls:
         gap = gap_of(m, fact)
         wait(gap and gap.fact == fact, fact)  # silence too short to prove anything
-
-
-def somebody_trains_here(m: Machine) -> None:
-    own = "this is cudadoctor's own environment, which has no torch"
-    wait(is_doctors_own(m), "torch.installed", own)
 
 
 def torch_imports(m: Machine) -> None:

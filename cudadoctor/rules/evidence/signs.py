@@ -19,6 +19,7 @@ from cudadoctor.knowledge.tables import table
 from cudadoctor.model.findings import ERROR, INFO, Severity
 from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, Smoke, Strings
 from cudadoctor.model.rule import need
+from cudadoctor.model.trust import is_doctors_own
 from cudadoctor.reports.smi import MEANINGS
 
 WORDS = table("rules/words", dict[str, Strings])
@@ -166,6 +167,12 @@ def answered(m: Machine) -> bool:
 def module_spoke(m: Machine) -> bool:
     """Whether the kernel module is proven by an answer, be it a refusal."""
     return answered(m) or driver_code(m) in _MODULE_ANSWERED
+
+
+def somebody_trains_here(m: Machine) -> None:
+    """End the rule as undecided in the doctor's own environment, where no torch belongs."""
+    own = "this is cudadoctor's own environment, which has no torch"
+    need(None if is_doctors_own(m) else own, "torch.installed", own)
 
 
 def wait_for_answer(m: Machine) -> None:
