@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 from second_keeping import admits
 
-from cudadoctor import knowledge
+from cudadoctor.knowledge.tables import FOLDER
 from cudadoctor.model.machine import (
     Distribution,
     Driver,
@@ -197,7 +197,7 @@ class Stock:
     """The releases that somebody may have installed or wish for, read from the tables."""
 
     def __init__(self) -> None:
-        tables = Path(knowledge.__file__).parent / "tables"
+        tables = Path(FOLDER)
         torch = json.loads((tables / "torch.json").read_text(encoding="utf-8"))
         around = json.loads((tables / "companions.json").read_text(encoding="utf-8"))
         self.releases = {row["torch"]: row for row in torch["releases"]}

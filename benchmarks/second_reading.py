@@ -14,11 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cudadoctor.knowledge.tables import FOLDER
+
 Plain = dict[str, Any]
 Row = dict[str, Any]
 Numbers = tuple[int, ...]
 
-TABLES = Path(__file__).parent.parent / "cudadoctor" / "knowledge" / "tables"
+TABLES = Path(FOLDER)
 INDEX = "https://download.pytorch.org/whl"
 LIFTED = ((2, 15), (13, 2), {"70", "80", "86"})
 """From this torch with this CUDA on, such code runs on Tegra too (facts: compatibility)."""
