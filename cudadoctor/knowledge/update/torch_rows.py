@@ -124,11 +124,13 @@ def enter_companion(update: Update, package: str) -> list[Paired]:
 
 
 def pins_on(names: Collection[str], requires: Iterable[str]) -> list[str]:
-    """The requirements that admit one release of a companion and hold without an extra."""
-    asked = ((line, cut(line)) for line in requires)
+    """The requirements that admit one release of a companion and hold without an extra.
+
+    With the companion's normal name, and without the extras that are asked of it.
+    """
     return [
-        line
-        for line, parts in asked
+        f"{parts.name}{parts.specifier}{parts.marker and f'; {parts.marker}'}"
+        for parts in map(cut, requires)
         if parts and parts.name in names and "extra" not in parts.marker
         if pinned_version(parts.specifier)
     ]
