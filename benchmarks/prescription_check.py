@@ -343,12 +343,7 @@ def _of_change(
     change: PackageChange, note: str, row: Row, plain: Plain, reading: Reading
 ) -> Iterator[str]:
     """Check what is installed, from where, and what stays installed with it."""
-    own = f"{INDEX}/{row['variant']}"
-    # Companions such as xformers lie on pytorch.org's index, where a default build lies too.
-    others = [requirement for requirement in change.install if not requirement.startswith("torch")]
-    wanted = (None, own) if row["default"] and others else (None,) if row["default"] else (own,)
-    if change.index not in wanted:
-        yield f"index: {change.index} for {row['torch']} {row['variant']}, not {wanted[-1]}"
+    yield from _of_index(change, row, plain, reading)
     if change.variant != row["variant"] or change.cuda != row["cuda"]:
         yield f"variant: {change.variant} of CUDA {change.cuda} for {row['variant']}"
     tagged = [_pin(requirement) for requirement in (*change.install, *change.then)]
@@ -372,6 +367,21 @@ def _of_change(
             continue  # It is removed or warned about; torch pins its own triton.
         elif list(companion_against(name, here[name], row, plain, reading)):
             yield f"companion: {name} {here[name]} stays beside torch {row['torch']}"
+
+
+def _of_index(change: PackageChange, row: Row, plain: Plain, reading: Reading) -> Iterator[str]:
+    """The default build comes from the package index, unless a companion lies on torch's alone."""
+    own = f"{INDEX}/{row['variant']}"
+    others = [requirement for requirement in change.install if not requirement.startswith("torch")]
+    wanted = (None, own) if row["default"] and others else (None,) if row["default"] else (own,)
+    pins = [_pin(requirement) for requirement in change.install]
+    if any(
+        reading.without_wheel(*pin, plain, pypi=True) and not reading.without_wheel(*pin, plain)
+        for pin in pins
+    ):
+        wanted = (own,)
+    if change.index not in wanted:
+        yield f"index: {change.index} for {row['torch']} {row['variant']}, not {wanted[-1]}"
 
 
 def _of_none(

@@ -179,13 +179,19 @@ class Reading:
             return []
         return [gpu for gpu in gpus if numbers(gpu) < numbers(rule["lowest"])]
 
-    def without_wheel(self, name: str, version: str | None, plain: Plain) -> bool:
-        """Whether a companion is known to have no wheel for this Python and platform."""
+    def without_wheel(
+        self, name: str, version: str | None, plain: Plain, *, pypi: bool = False
+    ) -> bool:
+        """Whether a companion is known to have no wheel for this Python and platform.
+
+        pypi: on the package index; else on torch's own either.
+        """
         return any(
             row["package"] == name
             and version in row["versions"]
             and row["platform"] == plain["platform"]
             and (not row["pythons"] or plain["python"] in row["pythons"])
+            and (pypi or not row.get("indexed"))
             for row in self.no_wheel
         )
 

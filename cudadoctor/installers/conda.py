@@ -56,6 +56,10 @@ _ENDED = (
     "The pytorch channel was discontinued after torch {newest}, and conda-forge does not have "
     "this build of torch {torch}."
 )
+_SINCE_ENDED = (
+    "The command uses conda-forge because the pytorch channel was discontinued after torch "
+    "{newest}."
+)
 _PLAIN = r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*"
 """What YAML takes for a text without quotes: no space, no # and no colon in it."""
 
@@ -191,8 +195,10 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
     release, pinned = order.release, order.pinned
     if any(spec.startswith(("pytorch-cuda", "cudatoolkit", "cpuonly")) for spec in specs):
         return _ENDED.format(newest=kb.newest_on_conda("pytorch"), torch=release)
+    if str(pinned) == release and order.made(release, ended=True):
+        other = _SINCE_ENDED.format(newest=kb.newest_on_conda("pytorch"))
     if not any(spec.startswith("pytorch-gpu") for spec in specs):
-        return None
+        return other
     if release and pinned is None:
         other = (
             f"conda-forge may not have torch {release} (newest known: {order.newest}), so conda "

@@ -118,7 +118,9 @@ def stack_for(kind: str, m: Machine, kb: Knowledge, build: TorchBuild, *, python
     family = (("torchvision", build.torchvision), ("torchaudio", audio))
     companions = tuple((name, release) for name, release in family if release)
     lost = tuple(
-        pair for pair in companions if python and kb.lacks_wheel(*pair, python, build.platform)
+        pair
+        for pair in companions
+        if python and kb.lacks_wheel(*pair, python, build.platform, pypi=build.default)
     )
     return Stack(
         builds=(build,),

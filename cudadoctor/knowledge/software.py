@@ -91,12 +91,16 @@ class _Compiling(Row, frozen=True):
 
 
 class _NoWheel(Row, frozen=True):
-    """Releases without a wheel where their torch has one. pythons: () for all."""
+    """Releases without a wheel where their torch has one. pythons: () for all.
+
+    indexed: torch's own index has it; the package index alone lacks it.
+    """
 
     package: str
     versions: Strings
     platform: str
     pythons: Strings
+    indexed: bool = False
 
 
 class _Practice(Row, frozen=True):
@@ -227,13 +231,19 @@ class Software:
         """Packages that call nvcc while a program runs, not only while they are installed."""
         return tuple(row.package for row in self._practice.compiles)
 
-    def lacks_wheel(self, package: str, release: str, python: str, platform: str) -> bool:
-        """Whether that release is known to have no wheel for this Python ("3.13") there."""
+    def lacks_wheel(
+        self, package: str, release: str, python: str, platform: str, *, pypi: bool = False
+    ) -> bool:
+        """Whether that release is known to have no wheel for this Python ("3.13") there.
+
+        pypi: on the package index; otherwise on torch's own index either.
+        """
         return any(
             row.package == package
             and release in row.versions
             and row.platform == platform
             and (not row.pythons or python in row.pythons)
+            and (pypi or not row.indexed)
             for row in self._practice.no_wheel
         )
 

@@ -106,6 +106,11 @@ def alternatives(case: Case) -> tuple[Alternative, ...]:
     )
     if not any(found):
         found = (_driver(case, "python"),)
+    if not any(found) and not any(build.published for build in case.asked):
+        # Of a variant that nobody published, another one of the same release.
+        asked = {build.torch for build in case.asked}
+        same = tuple(build for build in case.builds if build.torch in asked)
+        found = (_driver(replace(case, asked=same)),)
     other = nearest_release(case) if case.keep is not None else ()
     return (*filter(None, found), *other) or _cpu(case)
 

@@ -187,8 +187,10 @@ def remedy_for(
         then += ("numpy<2",)
     then += moved
     leaving = (*lost, *(name for name, fate in fates.items() if fate.leaves))
-    # Torch's own index, also for a default build where a companion has its CUDA only there.
-    own = f"{TORCH_INDEX}/{build.variant}" if beside else None
+    # Torch's own index, also for a default build where a companion is only there.
+    own = (
+        f"{TORCH_INDEX}/{build.variant}" if beside or _off_pypi(companions, build, m, kb) else None
+    )
     kind = "CPU" if build.variant == "cpu" else build.variant
     return _step(
         id="install-torch",
@@ -209,6 +211,15 @@ def remedy_for(
             *caveats(build, there, kb, lost),
             *(fate.note for fate in fates.values()),
         ),
+    )
+
+
+def _off_pypi(companions: dict[str, OptStr], build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
+    """Whether the package index lacks one of these releases, which torch's own index has."""
+    python = python_of(m) or ""
+    return any(
+        release and kb.lacks_wheel(name, release, python, build.platform, pypi=True)
+        for name, release in companions.items()
     )
 
 
