@@ -19,9 +19,12 @@ from typing import Any, NamedTuple
 from grid_machines import Plain, machines
 from measuring import saved
 from prescription_check import facts_folder, faults
+from second_conda import conda_faults
 from second_reading import Reading, disagreements, of_facts, of_tables
 
 from cudadoctor import knowledge
+from cudadoctor.installers.registry import write
+from cudadoctor.installers.tool import Written
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import Remedy
 from cudadoctor.model.machine import Machine
@@ -29,7 +32,7 @@ from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.solver.builds import Choice, best_build
 
 MACHINES = 50_000
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 
 
 class Prescription(NamedTuple):
@@ -38,20 +41,29 @@ class Prescription(NamedTuple):
     plain: Plain
     choice: Choice
     remedy: Remedy | None
+    written: Written | None = None
 
 
 def prescribed(machine: Machine, plain: Plain, tables: Knowledge) -> Prescription:
     """The solver's choice and the change that follows from it."""
     choice = best_build(machine, tables, keep=plain["wish"])
     remedy = None if choice.build is None else remedy_for(choice.build, machine, tables)
-    return Prescription(plain, choice, remedy)
+    change = remedy.packages if remedy and plain.get("conda") else None
+    written = write(machine, tables, change) if change else None
+    return Prescription(plain, choice, remedy, written)
 
 
 def found(prescription: Prescription, reading: Reading) -> list[str]:
     """The faults of one prescription."""
     change = None if prescription.remedy is None else prescription.remedy.packages
     note = "" if prescription.remedy is None else prescription.remedy.note or ""
-    return faults(prescription.choice, change, note, prescription.plain, reading)
+    lines = faults(prescription.choice, change, note, prescription.plain, reading)
+    made, build = prescription.written, prescription.choice.build
+    if made is not None and build is not None:
+        row = reading.row(str(build.torch), build.variant, prescription.plain["platform"])
+        wanted = change.install if change else ()
+        lines += conda_faults(made.commands, made.note or "", wanted, row or {}, prescription.plain)
+    return lines
 
 
 def readings() -> tuple[Reading, list[str], list[str]]:
@@ -95,6 +107,14 @@ def _figures(
         "with_a_wish": sum(prescription.plain["wish"] is not None for prescription in all_of),
         "with_torch_installed": sum(
             prescription.plain["installed"] is not None for prescription in all_of
+        ),
+        "with_companions": sum(
+            bool((prescription.plain["installed"] or {}).get("packages")) for prescription in all_of
+        ),
+        "with_a_project": sum(bool(prescription.plain["files"]) for prescription in all_of),
+        "in_conda": sum(prescription.plain["conda"] for prescription in all_of),
+        "free_threaded": sum(
+            (prescription.plain["python"] or "").endswith("t") for prescription in all_of
         ),
         "with_gpus_of_two_kinds": sum(
             len(set(prescription.plain["names"])) > 1 for prescription in all_of

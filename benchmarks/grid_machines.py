@@ -2,8 +2,8 @@
 
 A machine is drawn as plain values (what the second reading reads) and written as facts (what the
 solver reads). Likely: a GPU, a driver that supports it, a system of that time with its Pythons,
-perhaps a torch with what belongs to it, perhaps a wish. One machine in twelve is drawn without
-regard to any of that.
+perhaps a torch with what belongs to it, programs that pin it, a project that does, a conda
+environment, perhaps a wish. One machine in twelve is drawn without regard to any of that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
 from packaging.version import Version
-from prescription_check import admits
+from second_keeping import admits
 
 from cudadoctor import knowledge
 from cudadoctor.model.machine import (
@@ -25,7 +26,9 @@ from cudadoctor.model.machine import (
     Interpreter,
     Libcuda,
     Machine,
+    Manager,
     Platform,
+    ProjectFile,
     Torch,
 )
 from cudadoctor.model.versions import DriverVersion
@@ -107,6 +110,20 @@ ORIN, THOR, XAVIER = (
     Card("NVIDIA Thor", "11.0", 580),
     Card("Xavier", "7.2", 460),
 )
+SHARES = (
+    Card("GRID V100D-16Q", "7.0", 418, 580, 2),
+    Card("GRID T4-16Q", "7.5", 418, 0, 3),
+    Card("GRID RTX6000-24Q", "7.5", 418, 0, 1),
+    Card("GRID A100-20C", "8.0", 450, 0, 2),
+    Card("NVIDIA A100D-4-40C", "8.0", 460, 0, 1),
+    Card("NVIDIA A10-24Q", "8.6", 460, 0, 3),
+    Card("NVIDIA A40-48Q", "8.6", 460, 0, 2),
+    Card("NVIDIA L4-24Q", "8.9", 525, 0, 2),
+    Card("NVIDIA L40S-48Q", "8.9", 535, 0, 3),
+    Card("NVIDIA H100XM-80C", "9.0", 535, 0, 2),
+    Card("NVIDIA RTX Pro 6000 Blackwell DC-48Q", "12.0", 570, 0, 1),
+)
+"""Virtual GPUs: a hypervisor's shares of a board."""
 EVERY = (*DESKTOP, *SERVER, *ARM_SERVER, *SPARK, Card("NVIDIA Rubin", "10.7", 615))
 
 DRIVERS = """
@@ -140,7 +157,18 @@ SYSTEMS = (
     System("2.43", 590, 999, "3.14 3.13 3.15", 1),
 )
 PYTHONS = (*(f"3.{minor}" for minor in range(6, 17)), "3.13t", "3.14t", "3.15t")
-KINDS = {"linux": 56, "windows": 18, "wsl": 8, "arm": 8, "spark": 4, "jetson": 5, "bare": 3}
+KINDS = {
+    "linux": 50,
+    "windows": 16,
+    "terse": 6,
+    "wsl": 8,
+    "vgpu": 5,
+    "arm": 8,
+    "spark": 4,
+    "jetson": 5,
+    "bare": 3,
+}
+"""terse: what people paste of a Windows machine names no processor, and often no Python."""
 COMPANIONS = {
     "torchvision": 0.6,
     "torchaudio": 0.4,
@@ -149,6 +177,20 @@ COMPANIONS = {
     "bitsandbytes": 0.1,
     "triton": 0.2,
 }
+PROGRAMS = {
+    "accelerate": 0.15,
+    "deepspeed": 0.05,
+    "lightning": 0.06,
+    "torch-tensorrt": 0.03,
+    "torchao": 0.05,
+    "torchcodec": 0.04,
+    "torchdata": 0.04,
+    "torchtext": 0.06,
+    "transformer-engine": 0.02,
+    "triton-windows": 0.25,
+    "vllm": 0.1,
+}
+"""Packages that say in their metadata which torch they need, and for triton-windows it is known."""
 
 
 class Stock:
@@ -166,8 +208,10 @@ class Stock:
                 self.builds.setdefault((row["platform"], version), []).append(row)
         self.others: dict[str, list[str]] = {
             name: [row["version"] for row in around["releases"] if row["package"] == name]
-            for name in COMPANIONS
+            for name in (*COMPANIONS, *PROGRAMS)
         }
+        self.rows = {(row["package"], row["version"]): row for row in around["releases"]}
+        self.pins = {(row["package"], row["version"]): row["requires"] for row in around["pins"]}
         practice = json.loads((tables / "practice.json").read_text(encoding="utf-8"))
         self.no_wheel: list[Plain] = practice["no_wheel"]
         self.pythons: dict[tuple[str, str], str | None] = {
@@ -185,13 +229,31 @@ class Stock:
         }
         self.xformers = {row["torch"]: row["versions"][0] for row in reversed(around["xformers"])}
 
-    def installs(self, name: str, version: str, python: str) -> bool:
+    def installs(self, name: str, version: str, python: str | None) -> bool:
         """Whether a release can be there at all, beside this Python."""
         wanted = self.pythons.get((name, version))
-        lacking = [row for row in self.no_wheel if row["package"] == name]
+        lacking = [row for row in self.no_wheel if row["package"] == name and python]
         if any(version in row["versions"] and python in row["pythons"] for row in lacking):
             return False
-        return wanted is None or admits(wanted, python.rstrip("t"))
+        return not wanted or python is None or admits(wanted, python.rstrip("t"))
+
+    def made_for(self, name: str, plain: Plain, torch: str) -> list[str]:
+        """The releases of a program that say they work with a torch, and come here as wheels."""
+        return [
+            version
+            for version in self.others[name]
+            if (row := self.rows[name, version])["torch"] is not None
+            and (not row["torch"] or admits(row["torch"], torch))
+            and (not row["platforms"] or {"any", plain["platform"]} & {*row["platforms"]})
+            and self.installs(name, version, plain["python"])
+        ]
+
+    def metadata(self, name: str, version: str) -> tuple[str, ...]:
+        """What a release says in its metadata of torch and what belongs to it."""
+        row = self.rows.get((name, version))
+        if row is None or row["torch"] is None:
+            return ()
+        return (f"torch{row['torch']}", *self.pins.get((name, version), ()))
 
 
 def machines(count: int, seed: int = 7) -> Iterator[tuple[Machine, Plain]]:
@@ -212,15 +274,19 @@ def drawn(chance: random.Random, stock: Stock) -> Plain:
         plain["glibc"] = plain["glibc"] and chance.choice(SYSTEMS).glibc
     elif chance.random() < 0.04 and plain["python"] in ("3.13", "3.14", "3.15"):
         plain["python"] += "t"
+    if kind == "terse" and chance.random() < 0.5:
+        plain["python"] = None
     plain["absurd"] = absurd
     plain["installed"] = _installed(plain, chance, stock) if chance.random() < 0.45 else None
     plain["wish"] = _wish(plain, chance, stock) if chance.random() < 0.2 else None
+    plain["files"] = _files(plain["installed"], chance) if chance.random() < 0.3 else ()
+    plain["conda"] = kind in ("linux", "windows", "wsl", "vgpu") and chance.random() < 0.12
     return plain
 
 
 def _usual(kind: str, chance: random.Random, absurd: bool) -> Plain:
     cards = _cards(kind, chance, absurd)
-    windows = kind in ("windows", "wsl")
+    windows = kind in ("windows", "wsl", "terse")
     driver, level = _driver(cards, windows, chance, absurd)
     branch = int(driver.split(".")[0])
     fitting = [candidate for candidate in SYSTEMS if candidate.first <= branch <= candidate.last]
@@ -229,12 +295,13 @@ def _usual(kind: str, chance: random.Random, absurd: bool) -> Plain:
     )[0]
     if kind in ("wsl", "spark"):
         system = chance.choice(SYSTEMS[5:9] if kind == "wsl" else SYSTEMS[7:8])
-    pythons = "3.9 3.10 3.11 3.12 3.13" if kind == "windows" else system.pythons
-    platform = "windows_amd64" if kind == "windows" else "linux_x86_64"
+    on_windows = kind in ("windows", "terse")
+    pythons = "3.9 3.10 3.11 3.12 3.13" if on_windows else system.pythons
+    platform = "windows_amd64" if on_windows else "linux_x86_64"
     return {
         "kind": kind,
         "platform": "linux_aarch64" if kind in ("arm", "spark") else platform,
-        "glibc": None if kind == "windows" else system.glibc,
+        "glibc": None if on_windows else system.glibc,
         "python": chance.choice(pythons.split()),
         "names": tuple(card.name for card in cards),
         "capabilities": tuple(card.capability for card in cards),
@@ -243,7 +310,7 @@ def _usual(kind: str, chance: random.Random, absurd: bool) -> Plain:
         "numbers": "windows" if windows else "linux",
         "by_level": False,
         "told": chance.random() < 0.85,
-        "unnamed": chance.random() < 0.9,
+        "unnamed": kind != "terse" and chance.random() < (0.5 if kind == "vgpu" else 0.9),
     } | _lifted(cards, level, chance)
 
 
@@ -252,6 +319,8 @@ def _cards(kind: str, chance: random.Random, absurd: bool) -> tuple[Card, ...]:
     pools = {
         "linux": (*DESKTOP, *SERVER, *SERVER),
         "windows": DESKTOP,
+        "terse": DESKTOP,
+        "vgpu": SHARES,
         "wsl": DESKTOP,
         "arm": ARM_SERVER,
         "spark": SPARK,
@@ -325,7 +394,7 @@ def _jetson(chance: random.Random) -> Plain:
 
 def _installed(plain: Plain, chance: random.Random, stock: Stock) -> Plain | None:
     """A torch that has a wheel for this Python here, with companions."""
-    there = stock.builds.get((plain["platform"], plain["python"]), [])
+    there = stock.builds.get((plain["platform"], plain["python"] or "3.10"), [])
     if not there:
         return None
     row = chance.choice(there)
@@ -339,13 +408,66 @@ def _installed(plain: Plain, chance: random.Random, stock: Stock) -> Plain | Non
             version = _other(name, row["torch"], chance, stock)
         if version and chance.random() < often and stock.installs(name, version, plain["python"]):
             packages[name] = version
+    packages |= _programs(plain, row["torch"], chance, stock)
+    told = [name for name in packages if name not in COMPANIONS and chance.random() < 0.7]
+    requires = {name: stock.metadata(name, packages[name]) for name in told}
+    if chance.random() < 0.06:
+        packages["house-models"] = "1.0"
+        requires["house-models"] = _pins(row, release, chance)
     return {
+        "requires": requires,
+        "written": _pins(row, release, chance),
         "torch": row["torch"],
         "variant": row["variant"],
         "cuda": row["cuda"],
         "packages": packages,
         "wheels": _wheels(row) if plain["platform"].startswith("linux") else (),
     }
+
+
+def _programs(plain: Plain, torch: str, chance: random.Random, stock: Stock) -> dict[str, str]:
+    """Programs beside a torch: usually a release that works with it, here and there any."""
+    found = {}
+    for name, often in PROGRAMS.items():
+        windows = plain["platform"].startswith("windows")
+        if chance.random() > often or (name == "triton-windows" and not windows):
+            continue
+        made = stock.made_for(name, plain, torch)
+        if made and chance.random() < 0.9:
+            found[name] = chance.choice(made[-8:])
+        elif chance.random() < 0.3:
+            found[name] = chance.choice(stock.others[name])
+    return found
+
+
+def _pins(row: Plain, release: Plain, chance: random.Random) -> tuple[str, ...]:
+    """What somebody wrote down of the torch that they have: loosely, exactly, for elsewhere."""
+    torch = row["torch"]
+    major, minor, _ = map(int, torch.split("."))
+    lines = [
+        "torch",
+        f"torch>={major}.{max(minor - 2, 0)}",
+        f"torch=={torch}",
+        f"torch=={torch}+{row['variant']}",
+        f"torch~={major}.{minor}.0",
+        f"torch<{major}.{minor + 1}",
+        f"torch>={major}.{minor},<{major + 1}",
+        f'torch=={torch}; sys_platform == "darwin"',
+        f'torch<{major}; extra == "old"',
+    ]
+    found = [chance.choices(lines, (3, 3, 3, 1, 1, 1, 2, 1, 1))[0]]
+    vision = release["torchvision"]
+    if vision and chance.random() < 0.3:
+        found.append(f"torchvision=={vision}" if chance.random() < 0.6 else "torchvision>=0.5")
+    return tuple(found)
+
+
+def _files(installed: Plain | None, chance: random.Random) -> tuple[Any, ...]:
+    """The project's files that say which torch is wanted."""
+    if installed is None:
+        return ()
+    names = chance.choice((("requirements.txt",), ("pyproject.toml",)))
+    return tuple((name, installed["written"]) for name in names)
 
 
 def _wheels(row: Plain) -> tuple[str, ...]:
@@ -374,7 +496,7 @@ def _since(torch: str, major: int, minor: int) -> bool:
 
 def _wish(plain: Plain, chance: random.Random, stock: Stock) -> str:
     """A release, its minor alone, or one build of it; now and then one that does not exist."""
-    there = stock.builds.get((plain["platform"], plain["python"]), [])
+    there = stock.builds.get((plain["platform"], plain["python"] or "3.10"), [])
     if not there or chance.random() < 0.05:
         return chance.choice(("2.6", "2.6.0", "2.6.0+cu124", "3.0", "2.2.9", "1.13"))
     row = chance.choice(there)
@@ -388,7 +510,7 @@ def machine_of(plain: Plain) -> Machine:
     windows = plain["platform"].startswith("windows")
     here: dict[str, Any] = {
         "system": "Windows" if windows else "Linux",
-        "machine": "aarch64" if plain["platform"] == "linux_aarch64" else "x86_64",
+        "machine": _processor(plain),
         "jetson": plain["kind"] == "jetson",
     }
     if plain["glibc"]:
@@ -397,16 +519,44 @@ def machine_of(plain: Plain) -> Machine:
         here["wsl"] = 2
     if plain.get("l4t"):
         here["l4t"] = Version(plain["l4t"])
-    python = plain["python"]
+    terse = plain["kind"] == "terse"
     return Machine(
+        look="report" if terse else "full",
         platform=Platform(**here),
         driver=_driver_facts(plain),
         gpus=tuple(_gpu(n, plain) for n in range(len(plain["capabilities"]))),
-        python=Interpreter(
-            version=Version(python.rstrip("t")), free_threaded=python.endswith("t"), bits=64
+        python=_interpreter(plain),
+        torch=_torch(plain["installed"], "conda" if plain.get("conda") else None),
+        packages=tuple(
+            replace(package, installer="conda" if plain.get("conda") else "pip")
+            for package in _packages(plain["installed"])
         ),
-        torch=_torch(plain["installed"]),
-        packages=_packages(plain["installed"]),
+    )
+
+
+def _processor(plain: Plain) -> str | None:
+    if plain["kind"] == "terse":
+        return None
+    return "aarch64" if plain["platform"] == "linux_aarch64" else "x86_64"
+
+
+def _interpreter(plain: Plain) -> Interpreter:
+    """The Python, its environment and what the project's files say."""
+    python, files = plain["python"], plain.get("files", ())
+    known = {} if python is None else {"free_threaded": python.endswith("t"), "bits": 64}
+    here: dict[str, Any] = {"kind": "venv"}
+    if plain.get("conda"):
+        windows = plain["platform"].startswith("windows")
+        prefix = "C:\\conda\\envs\\t" if windows else "/opt/conda/envs/t"
+        conda = Manager(name="conda", path="conda")
+        here = {"kind": "conda", "prefix": prefix, "managers": (conda,)}
+        # Where nothing is installed and pip is there, pip is taken: the tables are of wheels.
+        here["pip"] = plain["installed"] is not None
+    return Interpreter(
+        version=python and Version(python.rstrip("t")),
+        files=tuple(ProjectFile(name=name, requires=lines) for name, lines in files),
+        **known,
+        **here,
     )
 
 
@@ -428,15 +578,21 @@ def _gpu(index: int, plain: Plain) -> Gpu:
     """A GPU with its capability; for old drivers often by its name alone."""
     name, capability = plain["names"][index], Version(plain["capabilities"][index])
     known = plain["unnamed"] or name == "NVIDIA Rubin"
-    return Gpu(index=index, name=name, capability=capability if known else None)
+    return Gpu(
+        index=index,
+        name=name,
+        capability=capability if known else None,
+        virtualization="vgpu" if plain["kind"] == "vgpu" else None,
+    )
 
 
-def _torch(installed: Plain | None) -> Torch:
+def _torch(installed: Plain | None, installer: str | None) -> Torch:
     if installed is None:
         return Torch(installed=False)
     cuda = installed["cuda"]
     return Torch(
         installed=True,
+        installer=installer,
         version=Version(installed["torch"]),
         text=f"{installed['torch']}+{installed['variant']}",
         build="cuda" if cuda else "cpu",
@@ -447,7 +603,13 @@ def _torch(installed: Plain | None) -> Torch:
 def _packages(installed: Plain | None) -> tuple[Distribution, ...]:
     if installed is None:
         return ()
-    wheels = installed["wheels"]
+    wheels, requires = installed["wheels"], installed.get("requires", {})
     torch = Distribution(name="torch", version=installed["torch"], requires=wheels)
     others = {**installed["packages"], **dict.fromkeys(wheels, "1.0")}
-    return (torch, *(Distribution(name=name, version=version) for name, version in others.items()))
+    return (
+        torch,
+        *(
+            Distribution(name=name, version=version, requires=tuple(requires.get(name, ())))
+            for name, version in others.items()
+        ),
+    )

@@ -12,6 +12,7 @@ is one line: its kind, a colon, and what was found. The kinds:
 - torch, vision, audio, companion, index, variant: the change installs something else, something
   that does not belong to this torch, or from another place. stale: something of the old torch
   stays that a package manager would take for the new, or whose files collide with it.
+- needs: a package or a file of the project asks for another release than is there then, unsaid.
 - why-not: a variant of the release is not named, or named with a reason that is not true.
 """
 
@@ -22,16 +23,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
 from peer_classes import conda_against
+from second_keeping import (
+    LAST_AUDIO,
+    admits,
+    asked_by,
+    companion_against,
+    cost,
+    installed_as,
+    lines_of,
+    read,
+)
 from second_reading import INDEX, Plain, Reading, Row, numbers
 
 if TYPE_CHECKING:
     from cudadoctor.model.findings import PackageChange, Rejection
     from cudadoctor.solver.builds import Alternative, Choice
-
-LAST_AUDIO = "2.11.0"
-"""The last torchaudio declares no torch: whoever has it may keep it beside later releases."""
 
 LEVELS = ("sound", "cudnn", "contested")
 """From what is certain to what is a last resort."""
@@ -157,95 +164,16 @@ def _of_least(
         patch = -numbers(key[0])[2]
         return other, other and slow, steps != 0, steps < 0, abs(steps), patch
 
-    lost = {key: _lost(key, plain, reading) for key in fitting}
-    least = min(map(len, lost.values()))
-    if len(lost[name]) > least:
-        best = next(key for key in fitting if len(lost[key]) == least)
-        yield f"lost: {name} loses {lost[name]}, {best} only {lost[best]}"
+    costs = {key: cost(key, plain, reading) for key in fitting}
+    many = {key: tuple(map(len, found)) for key, found in costs.items()}
+    least = min(many.values())
+    if many[name] > least:
+        best = next(key for key in fitting if many[key] == least)
+        yield f"lost: {name} costs {costs[name]}, {best} only {costs[best]}"
         return
-    closest = min((key for key in fitting if len(lost[key]) == least), key=distance)
+    closest = min((key for key in fitting if many[key] == least), key=distance)
     if distance(closest) < distance(name):
         yield f"smaller: {closest} keeps as much, {name} was chosen"
-
-
-def _lost(key: tuple[str, str], plain: Plain, reading: Reading) -> list[str]:
-    """The installed packages of which no release works beside that build here.
-
-    Beside the build that is there, nothing is lost: what does not work, did not work before.
-    """
-    if key == (plain["installed"]["torch"], plain["installed"]["variant"]):
-        return []
-    row = reading.row(*key, plain["platform"])
-    assert row is not None
-    packages = plain["installed"]["packages"].items()
-    return [name for name, version in packages if not _lives(name, version, row, plain, reading)]
-
-
-def _lives(name: str, version: str, row: Row, plain: Plain, reading: Reading) -> bool:
-    here = plain["installed"]
-    if name == "torchaudio" and numbers(row["torch"]) > numbers(LAST_AUDIO):
-        last = reading.row(LAST_AUDIO, row["variant"], plain["platform"])
-        pythons = last["pythons"] if last else ()
-        return bool(last and (last["default"] or not row["default"]) and plain["python"] in pythons)
-    if name in ("torchvision", "torchaudio"):
-        return row[name] is not None and not reading.without_wheel(name, row[name], plain)
-    if name not in ("xformers", "flash-attn", "bitsandbytes"):
-        return True
-    majors = [numbers(cuda)[0] if cuda else None for cuda in (here["cuda"], row["cuda"])]
-    minors = [numbers(torch)[:2] for torch in (here["torch"], row["torch"])]
-    stays = majors[0] == majors[1] and minors[0] == minors[1]
-    if name == "flash-attn":
-        return stays or _has_flash(row, plain, reading)
-    known = [release for release in reading.around["releases"] if release["package"] == name]
-    if name == "xformers":
-        made = reading.around["xformers"]
-        if stays and (row["cuda"] is None or all(version not in one["versions"] for one in made)):
-            return True
-        fits = [
-            one["versions"][0]
-            for one in made
-            if one["torch"] == row["torch"]
-            and row["platform"] in one["platforms"]
-            and row["cuda"] in (None, *one["cuda"])
-        ]
-        if stays and version in fits:
-            return True
-        # Torch's own index has more platforms than the package index.
-        return any(
-            _comes({**release, "platforms": None}, row, plain)
-            for release in known
-            if release["version"] in fits
-        )
-    return any(
-        _comes(release, row, plain)
-        and not list(companion_against(name, release["version"], row, plain, reading))
-        for release in [*(one for one in known if one["torch"]), {"version": version}]
-    )
-
-
-def _comes(release: Row, row: Row, plain: Plain) -> bool:
-    """Whether a release has a wheel for this platform and Python, as far as it is known."""
-    places, python, named = (release.get(field) for field in ("platforms", "python", "pythons"))
-    here = places is None or row["platform"] in places or "any" in places
-    mine, threaded = numbers(plain["python"].rstrip("t")), plain["python"].endswith("t")
-    abi3 = [numbers(one[:-1]) for one in named or () if one.endswith("+")]
-    wheel = named is None or bool({"any", plain["python"]} & {*named})
-    wheel = wheel or (not threaded and any(first <= mine for first in abi3))
-    return here and wheel and (not python or admits(python, plain["python"].rstrip("t")))
-
-
-def _has_flash(row: Row, plain: Plain, reading: Reading) -> bool:
-    if plain["platform"] != "linux_x86_64" or not row["cuda"] or plain["python"].endswith("t"):
-        return False
-    minor, python = row["torch"].rpartition(".")[0], numbers(plain["python"])
-    return any(
-        minor in release["torch"]
-        and release["cuda_major"] == numbers(row["cuda"])[0]
-        and numbers(release["python"].partition("-")[0])
-        <= python
-        <= numbers(release["python"].rpartition("-")[2])
-        for release in reading.around["flash_attn"]
-    )
 
 
 def _last_resort(name: tuple[str, str], plain: Plain) -> bool:
@@ -354,6 +282,7 @@ def _of_change(
         yield from _of_the_old(change, pins, row, plain["installed"])
     if pins.pop("torch", None) != row["torch"]:
         yield f"torch: {change.install} for {row['torch']}"
+    yield from _of_needs(change, note, row, plain, reading)
     here = plain["installed"]["packages"] if plain["installed"] else {}
     for name in ("torchvision", "torchaudio"):
         if reading.without_wheel(name, row[name], plain):
@@ -365,8 +294,46 @@ def _of_change(
             yield from _of_pin(name, pins[name], row, plain, reading)
         elif name in change.remove or name in note or name.startswith("triton"):
             continue  # It is removed or warned about; torch pins its own triton.
-        elif list(companion_against(name, here[name], row, plain, reading)):
+        elif list(companion_against(name, here[name], row, plain, reading)) and not _broken(
+            name, here[name], plain, reading
+        ):
             yield f"companion: {name} {here[name]} stays beside torch {row['torch']}"
+
+
+def _broken(name: str, version: str, plain: Plain, reading: Reading) -> bool:
+    """Whether a companion does not work with the torch that is there now either."""
+    here = plain["installed"]
+    row = reading.row(here["torch"], here["variant"], plain["platform"])
+    return row is None or bool(list(companion_against(name, version, row, plain, reading)))
+
+
+def _of_needs(
+    change: PackageChange, note: str, row: Row, plain: Plain, reading: Reading
+) -> Iterator[str]:
+    """What is there afterwards meets what the packages and the project ask for, or it is said."""
+    here = plain["installed"]["packages"] if plain["installed"] else {}
+    pins = dict(map(_pin, (*change.install, *change.then))) | {"torch": installed_as(row)}
+    left = {name: version for name, version in here.items() if name not in change.remove}
+    end = left | pins
+    before = dict(here)
+    if plain["installed"]:
+        before["torch"] = f"{plain['installed']['torch']}+{plain['installed']['variant']}"
+    for name, version in end.items():
+        # What is installed anew brings along what it asks for, unless that is pinned too.
+        there = pins if name in pins else end
+        ask = asked_by if name in pins else lines_of
+        for line in ask(name, version, plain, reading):
+            release, was = there.get(line.name), before.get(line.name)
+            broken = name in left and was and not admits(line.specifier, was)
+            unmet = release and not admits(line.specifier, release)
+            gone = name in left and not release and line.name in here
+            if (unmet or gone) and not broken and name not in note:
+                yield f"needs: {name} {version} asks for {line}, there is {release}"
+    for name, lines in plain.get("files", ()):
+        for line in read(lines, plain):
+            release = end.get(line.name)
+            if release and not admits(line.specifier, release) and name not in note:
+                yield f"needs: {name} asks for {line}, there is {release}"
 
 
 def _of_index(change: PackageChange, row: Row, plain: Plain, reading: Reading) -> Iterator[str]:
@@ -439,78 +406,6 @@ def _of_pin(name: str, version: str, row: Row, plain: Plain, reading: Reading) -
     against = list(companion_against(name, version, row, plain, reading))
     if against:
         yield f"companion: {name} {version} for torch {row['torch']}: {'; '.join(against)}"
-
-
-def companion_against(
-    name: str, version: str, row: Row, plain: Plain, reading: Reading
-) -> Iterator[str]:
-    """Why a release of a companion does not work with a build of torch."""
-    known = [
-        release
-        for release in reading.around["releases"]
-        if release["package"] == name and release["version"] == version
-    ]
-    wanted = known[0]["torch"] if known else None
-    if wanted and not admits(wanted, row["torch"]):
-        yield f"it requires torch{wanted}"
-    python = known[0]["python"] if known else None
-    if python and not admits(python, plain["python"].rstrip("t")):
-        yield f"it requires Python {python}"
-    yield from _of_prebuilt(name, version, row, reading)
-
-
-def _of_prebuilt(name: str, version: str, row: Row, reading: Reading) -> Iterator[str]:
-    minor = row["torch"].rpartition(".")[0]
-    if name == "flash-attn":
-        made = [
-            release for release in reading.around["flash_attn"] if release["version"] == version
-        ]
-        if made and not any(minor in release["torch"] for release in made):
-            yield "it was not built for this torch"
-    own = [
-        binaries
-        for binaries in (reading.around[name] if name in ("xformers", "bitsandbytes") else ())
-        if Version(binaries["versions"][0]) <= Version(version) <= Version(binaries["versions"][-1])
-    ]
-    here = [cuda for one in own if row["platform"] in one["platforms"] for cuda in one["cuda"]]
-    if own and row["cuda"] not in (None, *here):
-        yield f"its binaries are for CUDA {here}"
-
-
-def admits(specifier: str, version: str) -> bool:
-    """Whether a specifier admits a version; a wildcard or ~= compares only the first numbers."""
-    here = numbers(version)
-    for clause in specifier.split(","):
-        found = re.fullmatch(r"\s*(==|!=|>=|<=|~=|>|<)\s*([\d.]+)(\.\*)?\s*", clause)
-        if found is None:
-            return False
-        sign, wanted = found[1], numbers(found[2].strip("."))
-        length = max(len(here), len(wanted))
-        padded, bound = _filled(here, length), _filled(wanted, length)
-        if not _holds(sign, padded, bound, wanted, bool(found[3])):
-            return False
-    return True
-
-
-def _holds(
-    sign: str, padded: tuple[int, ...], bound: tuple[int, ...], wanted: tuple[int, ...], star: bool
-) -> bool:
-    if sign == "~=":
-        return padded >= bound and padded[: len(wanted) - 1] == wanted[:-1]
-    if star:
-        return (padded[: len(wanted)] == wanted) == (sign == "==")
-    # Only the major and minor of the Python are known: 3.14 does not count as 3.14.1.
-    order = {
-        "==": padded == bound,
-        "!=": padded != bound,
-        ">=": padded >= bound,
-        "<=": padded <= bound,
-    }
-    return order.get(sign, padded > bound if sign == ">" else padded < bound)
-
-
-def _filled(parts: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return parts + (0,) * (length - len(parts))
 
 
 def _ways(ways: Iterable[Alternative], plain: Plain, reading: Reading) -> Iterator[str]:

@@ -50,6 +50,9 @@ class Reading:
         self.cudnn: list[Row] = libraries["cudnn"]
         self.no_wheel: list[Row] = libraries["no_wheel"]
         self._rows = {(row["torch"], row["variant"], row["platform"]): row for row in builds}
+        self._releases: dict[str, list[Row]] = {}
+        for release in around["releases"]:
+            self._releases.setdefault(release["package"], []).append(release)
         self._on: dict[str, list[int]] = {}
         self._of: dict[tuple[str, str], list[int]] = {}
         for number, row in enumerate(builds):
@@ -66,6 +69,10 @@ class Reading:
 
     def row(self, torch: str, variant: str, platform: str) -> Row | None:
         return self._rows.get((torch, variant, platform))
+
+    def releases(self, name: str) -> list[Row]:
+        """The releases of a package beside torch, oldest first."""
+        return self._releases.get(name, [])
 
     def number(self, torch: str, variant: str, platform: str) -> int:
         """The place of a build among all. It must be there."""
@@ -146,7 +153,7 @@ class Reading:
         row, found = self.builds[number], set()
         if row["published"] is not True:
             found.add("absent" if row["published"] is False else "announced")
-        if plain["python"] not in row["pythons"]:
+        if plain["python"] not in (None, *row["pythons"]):
             found.add("python")
         if row["glibc"] and plain["glibc"] and numbers(plain["glibc"]) < numbers(row["glibc"]):
             found.add("glibc")
@@ -279,6 +286,7 @@ def of_tables() -> Reading:
             "pythons": releases[row["torch"]]["pythons"].get(row["platform"], []),
             "torchvision": releases[row["torch"]]["torchvision"],
             "torchaudio": releases[row["torch"]]["torchaudio"],
+            "torchtext": releases[row["torch"]]["torchtext"],
         }
         for row in torch["builds"]
     ]
@@ -366,6 +374,7 @@ def _shared(row: Row, variant: str, platform: str, tables: Reading) -> Row:
         "pythons": row["python"].get(platform, []),
         "torchvision": row["companions"]["torchvision"],
         "torchaudio": row["companions"]["torchaudio"],
+        "torchtext": row["companions"]["torchtext"],
     }
 
 

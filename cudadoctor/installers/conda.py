@@ -32,7 +32,8 @@ from cudadoctor.installers.tool import (
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine, OptStr, OptVersion, Strings, Versions
-from cudadoctor.solver.demand import capabilities_of, platform_of, served
+from cudadoctor.model.requirements import TORCH_FAMILY
+from cudadoctor.solver.demand import capabilities_of, platform_of, python_of, served
 
 PROGRAMS = ("mamba", "micromamba", "conda")
 _NAMES = {"torch": "pytorch", "opencv-python": "opencv", "faiss-gpu": "faiss"}
@@ -60,6 +61,14 @@ _SINCE_ENDED = (
     "The command uses conda-forge because the pytorch channel was discontinued after torch "
     "{newest}."
 )
+_BY_PIP = (
+    "No conda channel is known to have torch {torch} with CUDA {major}, so pip installs PyTorch's "
+    "own wheels."
+)
+_CPU_BY_PIP = (
+    "No conda channel is known to have the CPU build of torch {torch}, so pip installs PyTorch's "
+    "own wheels."
+)
 _PLAIN = r"[A-Za-z][A-Za-z0-9_.=<>,*+-]*"
 """What YAML takes for a text without quotes: no space, no # and no colon in it."""
 
@@ -73,6 +82,9 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     if is_foreign(change.index):
         made = pip.write(m, kb, change)
         return replace(made, note=joined(made.note, _NO_SUCH))
+    order = Order(m, kb, change)
+    if order.is_nowhere and (m.python.kind or "").startswith("conda"):
+        return _by_pip(m, kb, change)
     channels, specs = packages_of(m, kb, change)
     note = note_on(m, kb, change, specs)
     if specs and m.python.kind is not None and not m.python.kind.startswith("conda"):
@@ -101,6 +113,22 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     return step(commands=tuple(commands), note=note)
 
 
+def _by_pip(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
+    """Torch's own wheels in the conda environment, after what conda installed has gone."""
+    there = {item.name for item in m.packages or () if item.installer not in ("pip", "uv")}
+    there |= {"torch"} if m.torch.installer == "conda" else set()
+    gone = tuple(name for name in (*TORCH_FAMILY, *change.remove) if name in there)
+    conda, prefix = manager(m, *PROGRAMS) or "conda", m.python.prefix
+    where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
+    remove = (conda, "remove", "-y", *where, *map(conda_name, dict.fromkeys(gone)))
+    rest = tuple(name for name in change.remove if name not in gone)
+    made = pip.write(m, kb, replace(change, remove=rest))
+    major = (change.cuda or "").partition(".")[0]
+    said = (_BY_PIP if major else _CPU_BY_PIP).format(torch=pin_of(change.install), major=major)
+    commands = (remove, *made.commands) if gone else made.commands
+    return replace(made, commands=commands, note=joined(made.note, said))
+
+
 class Order:
     """A change in the terms of conda's channels. release: of torch, "" any."""
 
@@ -111,6 +139,7 @@ class Order:
         self.release = pin_of(sound(change.install))
         self.cuda = Version(change.cuda) if change.cuda else None
         self.capabilities = capabilities_of(m, kb)
+        self.python = python_of(m)
         self.newest = kb.newest_on_conda("conda-forge")
 
     def made(self, release: str, *, ended: bool = False) -> list[Version]:
@@ -124,6 +153,20 @@ class Order:
         found = self.kb.conda_cuda(channel, Version(release), self.platform) or ()
         return [cuda for cuda in found if self.cuda is None or cuda.major == self.cuda.major]
 
+    @property
+    def is_nowhere(self) -> bool:
+        """Whether no channel has that release, and conda-forge went past it."""
+        release = self.release
+        if not release or Version(release) > self.newest or self.platform is None:
+            return False
+        return not self.made(release) and not self.made(release, ended=True)
+
+    def _serves(self, release: Version) -> bool:
+        """Whether a release was made for this Python at all, as far as that is known."""
+        builds = self.kb.builds_on(self.platform or "")
+        pythons = next((build.pythons for build in builds if build.torch == release), ())
+        return not pythons or self.python in (None, *pythons)
+
     @cached_property
     def pinned(self) -> OptVersion:
         """The release to ask conda-forge for: the wished one, or the last with that CUDA major.
@@ -135,7 +178,7 @@ class Order:
         if self.cuda is None or self.made(str(self.newest)):
             return None
         known = (release for release in self.kb.torch_releases() if self.made(str(release)))
-        return next(known, None)
+        return next(filter(self._serves, known), None)
 
     def of_pytorch_channel(self) -> Command | None:
         """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""

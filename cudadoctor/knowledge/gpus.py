@@ -30,6 +30,7 @@ _WRITTEN = (
     (re.compile(r"(?<=\d{4})d\b"), " d"),
     (re.compile(r"\bmobile\b"), "laptop"),
     (re.compile(r" ada$"), " ada generation"),
+    (re.compile(r" blackwell dc$"), " blackwell"),
     (re.compile(r"^([rg]tx?) ?(?=\d)|^(?=mx\d)"), r"geforce \1 "),
 )
 """How lists of PCI devices and people write a name -> how the driver writes it."""

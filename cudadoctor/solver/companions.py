@@ -54,6 +54,8 @@ from cudadoctor.solver.reasons import companion_of, last_audio, without_cudnn
 PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv")
 """The compiled parts of torch-geometric, which itself is plain Python and stays."""
 
+_CUDA_BOUND = EXTENSIONS | {"torch-tensorrt"}
+
 PYG_PAGE = "https://data.pyg.org/whl/torch-{minor}.0+{variant}.html"
 
 
@@ -126,6 +128,16 @@ class Question(NamedTuple):
         found = tuple(one for one in found if all(_admitted(pin, one) for pin in pins)) or found
         here = self.package.version.partition("+")[0]
         return tuple(sorted(found, key=lambda one: one != here))
+
+    def successor(self) -> OptStr:
+        """The release that comes in its place, None where none does.
+
+        What is bound to a CUDA has its wheels for the default build of that torch alone.
+        """
+        other = _major(usual_build(self.build, self.kb).cuda) != _major(self.build.cuda)
+        if other and self.package.name in _CUDA_BOUND:
+            return None
+        return next(iter(self.fitting()), None)
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
@@ -299,7 +311,7 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
 class GivenUp(NamedTuple):
     """What does not work beside a build any more.
 
-    lost: no release of it fits. moved: another release of its own would, which nothing brings here.
+    lost: no release of it fits. moved: another release of its own comes in its place.
     """
 
     lost: Strings = ()
@@ -311,7 +323,7 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
 
     A companion that comes along in another release costs nothing, unless another package pins it.
     """
-    releases = {"torch": str(build.torch)} | companions_for(build, m, kb)
+    releases = {"torch": _installed_as(build)} | companions_for(build, m, kb)
     fates = {package.name: fate_of(package, build, m, kb) for package in m.packages or ()}
     for name, fate in fates.items():
         if fate and fate.leaves:
@@ -324,10 +336,16 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
                 for asked in asked_by(told(package, kb), releases, m)
             )
             if refuses or _was_compiled_for_other(told(package, kb), build, m, kb):
-                found[bool(kb.companion(package.name, build.torch))].append(package.name)
+                comes = Question(package, build, m, kb).successor()
+                found[comes is not None].append(package.name)
     lost = (name for name, release in releases.items() if release is None and m.package(name))
     files = (file.name for file, _ in unmet(m, releases))
     return GivenUp((*lost, *found[False], *files), tuple(found[True]))
+
+
+def _installed_as(build: TorchBuild) -> str:
+    """The version that its wheel has in the environment: with its variant, unless from PyPI."""
+    return str(build.torch) if build.default else f"{build.torch}+{build.variant}"
 
 
 def unmet(m: Machine, releases: dict[str, OptStr]) -> Iterator[tuple[ProjectFile, Asked]]:
@@ -346,14 +364,13 @@ def told(package: Distribution, kb: Knowledge) -> Distribution:
 
 
 def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, Strings]:
-    """The machine with each program that refuses the build in a release for it; their pins.
-
-    The nearest release. The wheels of one that requires exactly one torch are made for the default
-    build of that torch: with another CUDA major it stays.
-    """
-    packages, moved = [], []
+    """The machine with each program that refuses this build in a release for it; their pins."""
+    packages, moved, torch = [], [], _installed_as(build)
     for package in m.packages or ():
-        release = _release_beside(package, build, m, kb)
+        asked = asked_by(told(package, kb), ("torch",), m)
+        here = package.name in TORCH_FAMILY or package.name in JUDGED
+        away = not here and not all(_admitted(line.specifier, torch) for line in asked)
+        release = Question(package, build, m, kb).successor() if away else None
         if release is None:
             packages.append(package)
         else:
@@ -362,27 +379,10 @@ def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, 
     return replace(m, packages=tuple(packages)) if moved else m, tuple(moved)
 
 
-def _release_beside(package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
-    """The nearest release of a program for a build that it refuses; None where it can stay."""
-    if package.name in TORCH_FAMILY or package.name in JUDGED:
-        return None
-    asked = [line.specifier for line in asked_by(told(package, kb), ("torch",), m)]
-    if all(admits(specifier, build.torch) for specifier in asked):
-        return None
-    fitting = Question(package, build, m, kb).fitting()
-    if any(specifier.startswith("==") for specifier in asked):
-        if _major(usual_build(build, kb).cuda) != _major(build.cuda):
-            return None
-        fitting = tuple(one for one in fitting if kb.companion_pins(package.name, one))
-    here = _order(package.version)
-    later = [release for release in fitting if _order(release) > here]
-    return min(later, key=_order) if later else max(fitting, key=_order, default=None)
-
-
 def usual_build(build: TorchBuild, kb: Knowledge) -> TorchBuild:
-    """The default build of the same torch; the build itself where none is known."""
+    """The default build for CUDA of the same torch; the build itself where none is known."""
     same = (other for other in kb.builds_on(build.platform) if other.torch == build.torch)
-    return next((other for other in same if other.default), build)
+    return next((other for other in same if other.default and other.cuda), build)
 
 
 def _admitted(specifier: str, release: OptStr) -> bool:
@@ -500,9 +500,29 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator
             yield f"{present}; {after}"
 
 
+def _conflicts(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
+    """Installed programs that refuse what will be there, and did not refuse what is there now."""
+    releases: dict[str, OptStr] = {"torch": _installed_as(build), **companions_for(build, m, kb)}
+    here = {name: package.version for name in releases if (package := m.package(name))}
+    here["torch"] = m.torch.text or str(m.torch.version or "")
+    for package in m.packages or ():
+        if package.name in TORCH_FAMILY or package.name in JUDGED:
+            continue
+        if _was_compiled_for_other(told(package, kb), build, m, kb):
+            continue  # That says more.
+        for asked in asked_by(told(package, kb), releases, m):
+            release, now = releases[asked.name], here.get(asked.name)
+            if _admitted(asked.specifier, release) or not _admitted(asked.specifier, now):
+                continue
+            beside = f"with {asked.name} {release}" if release else f"without {asked.name}"
+            wanted = f"{package.name} {package.version} requires {asked.name}{asked.specifier}"
+            yield f"{wanted}; it may not work {beside}."
+            break
+
+
 def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Lines of the project's files that ask for another release; its own tool rewrites them."""
-    releases: dict[str, OptStr] = {"torch": str(build.torch), **companions_for(build, m, kb)}
+    releases: dict[str, OptStr] = {"torch": _installed_as(build), **companions_for(build, m, kb)}
     for file, asked in () if m.python.project_tool else unmet(m, releases):
         wanted = f"{asked.name}{asked.specifier}"
         if file.name.endswith(".lock"):
@@ -527,6 +547,7 @@ def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iter
             python = f"{m.python.version}{'t' if m.python.free_threaded else ''}"
             yield f"No wheel of {name} {paired} for Python {python} is known, so it is {away}."
     yield from _broken_extensions(build, m, kb)
+    yield from _conflicts(build, m, kb)
     yield from _lines_to_change(build, m, kb)
     if build.cuda is None:
         return

@@ -419,11 +419,22 @@ def test_conda_makes_an_environment_where_the_examined_one_is_not_its_own() -> N
     assert "python=3.12" in words and "creates a conda environment" in (written.note or "")
 
 
-def test_conda_is_asked_for_the_last_release_with_that_cuda_major() -> None:
-    old = PackageChange(install=("torch==2.7.1",), variant="cu118", cuda="11.8")
+def test_a_release_that_no_conda_channel_has_comes_as_a_wheel() -> None:
+    index = "https://download.pytorch.org/whl/cu118"
+    old = PackageChange(install=("torch==2.7.1",), variant="cu118", cuda="11.8", index=index)
     written = registry.write(conda(), KB, old)
-    assert written.commands[-1][-2:] == ("pytorch-gpu=2.5.1", "cuda-version>=11.8,<12")
-    assert "built for CUDA 11 is 2.5.1" in (written.note or "")
+    remove, install = written.commands
+    assert (remove[1], remove[-1]) == ("remove", "pytorch")
+    assert (install[-3:], written.tool) == (("torch==2.7.1", "--index-url", index), "pip")
+    assert "No conda channel is known to have torch 2.7.1 with CUDA 11" in (written.note or "")
+    # What pip had installed, pip replaces.
+    # Into an empty environment it comes right away.
+    empty = msgspec.structs.replace(conda(pip=False), torch=type(conda().torch)(installed=False))
+    assert "pip" in registry.write(empty, KB, old).commands[-1]
+    assert not any("remove" in argv for argv in registry.write(empty, KB, old).commands)
+    # One that came after all that is known of conda-forge may be there.
+    newer = PackageChange(install=("torch==2.14.1",), variant="cu126", cuda="12.6")
+    assert "pytorch-gpu" in commands(conda(), newer)[-1]
 
 
 def test_a_range_of_cuda_holds_what_conda_forge_made_the_release_with() -> None:

@@ -124,6 +124,7 @@ def test_forward_compatibility_is_read_from_the_guide() -> None:
         ("GRID RTX6000P-6Q", "7.5"),
         ("NVIDIA RTXA6000-48Q", "8.6"),
         ("NVIDIA H100XM-80C", "9.0"),
+        ("NVIDIA RTX Pro 6000 Blackwell DC-48Q", "12.0"),
         ("RTX 6000 Ada", "8.9"),
         ("NVIDIA RTX 2000 Ada Generation Laptop GPU", "8.9"),
         ("NVIDIA GeForce RTX 5090D", "12.0"),

@@ -360,6 +360,41 @@ def test_a_program_that_pins_torch_moves_to_its_release_for_the_new_torch() -> N
     assert (other, moved) == (m, ())
 
 
+def test_a_program_that_refuses_the_new_torch_comes_in_a_release_for_it() -> None:
+    m = holding("accelerate 1.9.0", "lightning 2.6.6", torch="2.8.0+cu128", cuda="12.8")
+    remedy = moved(m, "1.13.1", "cu117")
+    (accelerate, lightning) = (pin for pin in change_of(remedy).then if pin != "numpy<2")
+    assert (accelerate, lightning) == ("accelerate==1.2.1", "lightning==2.2.5")
+    assert "accelerate 1.9.0 will be replaced with 1.2.1" in (remedy.note or "")
+    # A near miss: one that takes both stays as it is.
+    assert change_of(moved(m, "2.9.1", "cu128")).then == ()
+
+
+def test_a_program_that_nothing_brings_along_is_named() -> None:
+    # Its wheels for 2.7 are for CUDA 12.
+    m = holding("torch-tensorrt 2.8.0")
+    note = moved(m, "2.7.1", "cu118").note or ""
+    assert "torch-tensorrt 2.8.0 requires torch<2.9.0,>=2.8.0; it may not work with torch" in note
+    assert "torch-tensorrt==2.7.0" in change_of(moved(m, "2.7.1", "cu126")).then
+    own = wanting(holding("torchvision 0.23.0"), "house", "torchvision==0.23.0")
+    assert "house 1.0 requires torchvision==0.23.0; it" in (moved(own, "2.9.1", "cu128").note or "")
+    assert "house" not in (moved(own, "2.8.0", "cu129").note or "")
+    # What it refuses already is nothing new.
+    never = wanting(holding("torchvision 0.23.0"), "house", "torchvision==0.20.0")
+    assert "house" not in (moved(never, "2.9.1", "cu128").note or "")
+
+
+def test_a_pin_with_a_variant_is_met_by_that_variant_alone() -> None:
+    m = wanting(holding(torch="2.8.0+cu129", cuda="12.9"), "house", "torch==2.8.0+cu129")
+    assert "house" not in (moved(m, "2.8.0", "cu129").note or "")
+    # The default build lies on PyPI, where versions bear no variant.
+    assert "house 1.0 requires torch==2.8.0+cu129" in (moved(m, "2.8.0", "cu128").note or "")
+    asked = [{"name": "requirements.txt", "requires": ["torch==2.8.0+cu126"]}]
+    project = holding(python={"files": asked})
+    assert "requirements.txt" not in (moved(project, "2.8.0", "cu126").note or "")
+    assert "requirements.txt requires" in (moved(project, "2.8.0", "cu129").note or "")
+
+
 def build_of(torch: str, variant: str) -> TorchBuild:
     build = KB.build_of(Version(torch), variant, LINUX)
     assert build is not None

@@ -22,8 +22,8 @@ from cudadoctor.solver.builds import Choice
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 
 from grid import Prescription, found, prescribed
-from grid_machines import Plain, machine_of, machines
-from prescription_check import admits
+from grid_machines import KINDS, Plain, machine_of, machines
+from second_keeping import admits
 from second_reading import Reading, disagreements, numbers, of_tables
 
 KB = knowledge.load()
@@ -116,9 +116,13 @@ def test_most_machines_of_the_sample_have_a_build() -> None:
 def test_the_sample_holds_every_kind_of_machine() -> None:
     plains = [plain for sample in SAMPLE for _, plain in sample]
     kinds = {plain["kind"] for plain in plains}
-    assert kinds == {"linux", "windows", "wsl", "arm", "spark", "jetson", "bare"}
+    assert kinds == {*KINDS}
     assert any(len(set(plain["capabilities"])) > 1 for plain in plains)
     assert any(plain["wish"] for plain in plains)
+    assert any(plain["files"] for plain in plains)
+    assert any(plain["conda"] for plain in plains)
+    assert any(plain["python"] is None for plain in plains)
+    assert any("vllm" in (plain["installed"] or {}).get("packages", ()) for plain in plains)
     assert any(plain["installed"] for plain in plains)
 
 
@@ -209,7 +213,8 @@ def test_choosing_nothing_although_a_build_fits_is_noticed() -> None:
 def test_a_wrong_change_of_packages_is_noticed(changed: dict[str, object], kind: str) -> None:
     usual = _made()
     assert usual.choice.build == _row("2.15.0", "cu132")
-    assert _kinds(_with_change(usual, **changed)) == {kind}
+    # What does not belong together is asked for otherwise by somebody, too.
+    assert _kinds(_with_change(usual, **changed)) - {"needs"} == {kind}
 
 
 def test_an_index_where_the_default_one_is_wrong_is_noticed() -> None:
@@ -232,6 +237,73 @@ def test_a_companion_without_a_wheel_for_this_python_is_noticed() -> None:
     assert _kinds(old) == set()
     pinned = ("torch==2.5.1", "torchvision==0.20.1")
     assert _kinds(_with_change(old, install=pinned)) == {"vision"}
+
+
+def test_a_program_that_asks_for_another_torch_is_noticed() -> None:
+    here = _installed("2.6.0", "cu124", "12.4", {"torchvision": "0.21.0", "house-models": "1.0"})
+    asking = here | {"requires": {"house-models": ("torch<2.7", "torchvision==0.21.0")}}
+    moved = _made(installed=asking, wish="2.8")
+    assert _kinds(moved) == set()
+    assert moved.remedy is not None
+    unsaid = moved._replace(remedy=msgspec.structs.replace(moved.remedy, note=None))
+    assert _kinds(unsaid) == {"needs"}
+    # What another system or an extra asks for is no need.
+    elsewhere = ('torch<2.7; sys_platform == "win32"', 'torch==1.0; extra == "old"')
+    other = _made(installed=here | {"requires": {"house-models": elsewhere}}, wish="2.8")
+    assert other.remedy is not None
+    assert _kinds(other._replace(remedy=msgspec.structs.replace(other.remedy, note=None))) == set()
+
+
+def test_a_file_of_the_project_that_asks_for_another_torch_is_noticed() -> None:
+    files = (("requirements.txt", ("torch==2.6.0+cu124",)),)
+    moved = _made(installed=_installed("2.6.0", "cu124", "12.4"), files=files, wish="2.8")
+    assert _kinds(moved) == set()
+    assert moved.remedy is not None
+    unsaid = moved._replace(remedy=msgspec.structs.replace(moved.remedy, note=None))
+    assert _kinds(unsaid) == {"needs"}
+    # Of two builds that fit, the one is taken that the file allows.
+    pinned = _made(
+        installed=_installed("2.6.0", "cpu", None),
+        files=(("requirements.txt", ("torch==2.8.0",)),),
+    )
+    assert _kinds(pinned) == set()
+    assert "lost" in _kinds(_with_build(pinned, _row("2.6.0", "cu124")))
+
+
+def _in_conda(**changed: object) -> Prescription:
+    here = _installed("2.6.0", "cu124", "12.4", {"torchvision": "0.21.0"})
+    return _made(conda=True, installed=here, **changed)
+
+
+@pytest.mark.parametrize(
+    ("wish", "old", "new"),
+    [
+        ("2.5.1", "pytorch-gpu=2.5.1", "pytorch-gpu=2.5.0"),
+        ("2.5.1", "pytorch-gpu=2.5.1", "pytorch-cpu=2.5.1"),
+        ("2.5.1", "torchvision", "rich"),
+        ("2.5.0", "pytorch-cuda=12.4", "pytorch-cuda=11.8"),
+        ("2.5.0", "pytorch==2.5.0", "pytorch==2.6.0"),
+        ("2.7.1+cu118", "torch==2.7.1", "torch==2.6.0"),
+    ],
+)
+def test_a_wrong_conda_command_is_noticed(wish: str, old: str, new: str) -> None:
+    made = _in_conda(wish=wish)
+    assert _kinds(made) == set()
+    assert made.written is not None
+    commands = tuple(
+        tuple(new if word == old else word for word in argv) for argv in made.written.commands
+    )
+    assert commands != made.written.commands
+    wrong = msgspec.structs.replace(made.written, commands=commands)
+    assert _kinds(made._replace(written=wrong)) == {"conda"}
+
+
+def test_a_conda_command_that_keeps_its_reason_to_itself_is_noticed() -> None:
+    for wish in ("2.5.0", "2.7.1+cu118"):
+        made = _in_conda(wish=wish)
+        assert made.written is not None
+        silent = msgspec.structs.replace(made.written, note=None)
+        assert _kinds(made._replace(written=silent)) == {"conda"}
 
 
 def test_what_is_left_of_the_old_torch_is_noticed() -> None:
