@@ -39,6 +39,11 @@ FLOORS = ((2, 17), (2, 28), *((2, minor) for minor in range(31, 41)))
 """What uv knows of glibc as a platform."""
 
 NOT_ON_PYPI = ("house-models",)
+FROM_SOURCE = ("torch-tensorrt",)
+"""What requires a package that comes as a source (tensorrt, which fetches its wheels elsewhere)."""
+
+OLD = {"3.6": "3.6.15", "3.7": "3.7.17"}
+"""The last release of a Python whose first one is older than what packages ask for."""
 
 
 class Plan(NamedTuple):
@@ -72,6 +77,8 @@ def after(found: Prescription, reading: Reading) -> Plan | None:
     if remedy is None or remedy.packages is None or found.choice.build is None:
         return None
     change = remedy.packages
+    if any(reading.without_wheel(*_pin(one), plain, pypi=True) for one in change.install):
+        return None
     rows = [row for row in reading.builds if row["torch"] == str(found.choice.build.torch)]
     if not any(row["default"] and row["platform"] == plain["platform"] for row in rows):
         return None
@@ -92,6 +99,11 @@ def after(found: Prescription, reading: Reading) -> Plan | None:
     return Plan(plain, wheels[0], wheels[1], own=change.index is not None)
 
 
+def _pin(requirement: str) -> tuple[str, str]:
+    name, _, version = requirement.partition("==")
+    return name, version
+
+
 def _worked_never(name: str, version: str, plain: Plain, reading: Reading) -> bool:
     """Whether an installed package asks for something else than what is there now."""
     here = {**plain["installed"]["packages"], "torch": plain["installed"]["torch"]}
@@ -107,6 +119,8 @@ def _is_wheel(requirement: str, row: Plain, plain: Plain, reading: Reading) -> b
     """Whether PyPI has that release as a wheel here; what the tables do not know is tried."""
     name, _, version = requirement.partition("==")
     known = [one for one in reading.releases(name) if one["version"] == version]
+    if name in FROM_SOURCE:
+        return False
     return not known or name in ("torchvision", "torchaudio") or comes(known[0], row, plain)
 
 
@@ -124,7 +138,7 @@ def resolved(requirements: Iterable[str], plain: Plain, uv: str, folder: Path) -
     file = folder / "requirements.in"
     file.write_text("\n".join(requirements) + "\n", encoding="utf-8")
     argv = [uv, "pip", "compile", "-q", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-    argv += ["--default-index", PYPI, "--python-version", plain["python"]]
+    argv += ["--default-index", PYPI, "--python-version", OLD.get(plain["python"], plain["python"])]
     argv += ["--python-platform", platform_of(plain), str(file)]
     ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     said = " ".join(ran.stderr.split())

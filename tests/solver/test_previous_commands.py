@@ -84,6 +84,8 @@ def test_a_companion_that_is_on_torchs_index_alone_comes_from_there() -> None:
         True,
         "https://download.pytorch.org/whl/cpu",
     )
+    fresh = _change({**_windows("1.7.1", "cpu"), "installed": None})
+    assert fresh.index == "https://download.pytorch.org/whl/cpu"
     # A near miss: the package index has the next release.
     assert _change(_windows("1.8.1", "cpu")).index is None
 
