@@ -50,7 +50,7 @@ def plausible(count: int) -> Iterator[tuple[Plain, Ours]]:
         lifted = plain["by_level"] and plain["kind"] != "jetson"
         if plain["absurd"] or plain["installed"] or plain["wish"] or lifted:
             continue
-        if not plain["capabilities"]:
+        if not plain["capabilities"] or plain["python"] is None:
             continue
         build = best_build(machine, tables).build
         yield plain, None if build is None else (str(build.torch), build.variant)
@@ -186,7 +186,7 @@ def _row(kind: str, those: list[Difference], reading: Reading) -> str:
 
 def _plainness(difference: Difference) -> tuple[int, bool, int]:
     """Sort key that puts the easiest example first: few GPUs, a usual Python, plain Linux."""
-    kinds = ("linux", "windows", "spark", "arm", "wsl", "jetson")
+    kinds = ("linux", "windows", "spark", "arm", "wsl", "jetson", "vgpu", "terse")
     return (
         len(difference.plain["names"]),
         difference.plain["python"] not in ("3.10", "3.11", "3.12", "3.13"),

@@ -163,6 +163,7 @@ def measured(count: int, uv: str) -> dict[str, Any]:
             kind = "torch's own index" if plan.own else "PyPI"
             kinds[kind]["does not resolve" if why else "resolves"] += 1
             packages.update(re.split(r"[=<>]", one)[0] for one in every)
+            print(f"{sum(map(sum, (c.values() for c in kinds.values())))}", file=sys.stderr)
             if why:
                 here = f"Python {plan.plain['python']}, {platform_of(plan.plain)}"
                 faults.append(f"{' '.join(every)} ({here}): {why}")

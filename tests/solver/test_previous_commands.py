@@ -86,6 +86,9 @@ def test_a_companion_that_is_on_torchs_index_alone_comes_from_there() -> None:
     )
     fresh = _change({**_windows("1.7.1", "cpu"), "installed": None})
     assert fresh.index == "https://download.pytorch.org/whl/cpu"
+    # Its wheel of torch itself for Python 3.8 bears a tag that no Python takes.
+    alone = {**_windows("1.7.0", "cpu"), "installed": None, "python": "3.8"}
+    assert _change(alone).index == "https://download.pytorch.org/whl/cpu"
     # A near miss: the package index has the next release.
     assert _change(_windows("1.8.1", "cpu")).index is None
 

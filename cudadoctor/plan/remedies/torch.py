@@ -215,11 +215,11 @@ def remedy_for(
 
 
 def _off_pypi(companions: dict[str, OptStr], build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
-    """Whether the package index lacks one of these releases, which torch's own index has."""
+    """Whether the package index lacks torch or one of these, which torch's own index has."""
     python = python_of(m) or ""
     return any(
         release and kb.lacks_wheel(name, release, python, build.platform, pypi=True)
-        for name, release in companions.items()
+        for name, release in {"torch": str(build.torch), **companions}.items()
     )
 
 
