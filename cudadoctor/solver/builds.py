@@ -242,7 +242,8 @@ def _conda(case: Case) -> Alternative | None:
     """conda-forge's own build, where the tables prove that it has code for all these GPUs."""
     torch = case.knowledge.newest_on_conda("conda-forge")
     constraint = constraint_of(case.keep or "")
-    if case.gpus != "some" or (constraint and not constraint.allows(torch, None)):
+    refused = constraint and not constraint.allows(torch, None)
+    if case.gpus != "some" or case.aside or refused:
         return None
     cuda = conda_forge_cuda(torch, case)
     if cuda is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -137,7 +138,13 @@ class Question(NamedTuple):
         other = _major(usual_build(self.build, self.kb).cuda) != _major(self.build.cuda)
         if other and self.package.name in _CUDA_BOUND:
             return None
-        return next(iter(self.fitting()), None)
+        beside = companions_for(self.build, self.machine, self.kb).items()
+        lines = (self.kb.companion_pins(name, release) for name, release in beside if release)
+        asked = filter(None, map(cut, chain.from_iterable(lines)))
+        pins = [one.specifier for one in asked if one.name == self.package.name]
+        found = self.fitting()
+        fitting = (one for one in found if all(_admitted(pin, one) for pin in pins))
+        return next(fitting, next(iter(found), None))
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""

@@ -370,6 +370,16 @@ def test_a_program_that_refuses_the_new_torch_comes_in_a_release_for_it() -> Non
     assert change_of(moved(m, "2.9.1", "cu128")).then == ()
 
 
+def test_a_program_comes_in_the_release_that_a_companion_pins() -> None:
+    m = holding("torchtext 0.16.0", "torchdata 0.7.0", torch="2.1.0+cu121", cuda="12.1")
+    change = change_of(moved(m, "2.0.1", "cu118"))
+    assert "torchtext==0.15.2" in change.install
+    assert "torchdata==0.6.1" in change.then
+    # Without torchtext it is the newest that takes this torch.
+    m = holding("torchdata 0.7.0", torch="2.1.0+cu121", cuda="12.1")
+    assert change_of(moved(m, "2.0.1", "cu118")).then == ("numpy<2", "torchdata==0.11.0")
+
+
 def test_a_program_that_nothing_brings_along_is_named() -> None:
     # Its wheels for 2.7 are for CUDA 12.
     m = holding("torch-tensorrt 2.8.0")

@@ -346,6 +346,14 @@ def test_a_way_out_that_leads_nowhere_is_noticed() -> None:
     assert _kinds(nothing._replace(choice=choice)) == {"way"}
 
 
+def test_conda_is_no_way_out_for_a_gpu_that_no_build_supports() -> None:
+    alone: Plain = {"python": "3.15t", "glibc": "2.17", "driver": "570.195.03", "level": "12.8"}
+    mixed = {"names": ("Tesla K40m", "NVIDIA B200"), "capabilities": ("3.5", "10.0")}
+    assert "conda" not in {way.kind for way in _made(**alone, **mixed).choice.alternatives}
+    newer = {"names": ("NVIDIA B200",), "capabilities": ("10.0",)}
+    assert "conda" in {way.kind for way in _made(**alone, **newer).choice.alternatives}
+
+
 def test_a_table_that_differs_from_the_collected_facts_is_noticed() -> None:
     facts = of_tables()
     assert disagreements(READING, facts) == []
