@@ -138,7 +138,12 @@ def resolved(requirements: Iterable[str], plain: Plain, uv: str, folder: Path) -
     file = folder / "requirements.in"
     file.write_text("\n".join(requirements) + "\n", encoding="utf-8")
     argv = [uv, "pip", "compile", "-q", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-    argv += ["--default-index", PYPI, "--python-version", OLD.get(plain["python"], plain["python"])]
+    argv += [
+        "--default-index",
+        PYPI,
+        "--python-version",
+        str(OLD.get(plain["python"], plain["python"])),
+    ]
     argv += ["--python-platform", platform_of(plain), str(file)]
     ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     said = " ".join(ran.stderr.split())
