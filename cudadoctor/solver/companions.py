@@ -131,7 +131,7 @@ class Question(NamedTuple):
         return tuple(sorted(found, key=lambda one: one != here))
 
     def successor(self) -> OptStr:
-        """The release that comes in its place, None where none does.
+        """The nearest release that comes in its place, None where none does.
 
         What is bound to a CUDA has its wheels for the default build of that torch alone.
         """
@@ -143,8 +143,9 @@ class Question(NamedTuple):
         asked = filter(None, map(cut, chain.from_iterable(lines)))
         pins = [one.specifier for one in asked if one.name == self.package.name]
         found = self.fitting()
-        fitting = (one for one in found if all(_admitted(pin, one) for pin in pins))
-        return next(fitting, next(iter(found), None))
+        fitting = [one for one in found if all(_admitted(pin, one) for pin in pins)] or found
+        later = [one for one in fitting if _order(one) > _order(self.package.version)]
+        return min(later, key=_order) if later else max(fitting, key=_order, default=None)
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
