@@ -19,7 +19,15 @@ LAST_AUDIO = "2.11.0"
 """The last torchaudio declares no torch: whoever has it may keep it beside later releases."""
 
 FAMILY = ("torchvision", "torchaudio", "torchtext")
-JUDGED = ("xformers", "flash-attn", "bitsandbytes", "triton", "triton-windows", "torchao")
+JUDGED = (
+    "xformers",
+    "flash-attn",
+    "bitsandbytes",
+    "triton",
+    "triton-windows",
+    "torchao",
+    "torchcodec",
+)
 """Packages that have rows of their own, or that nobody can say anything of."""
 
 COMPILED = ("vllm", "transformer-engine")

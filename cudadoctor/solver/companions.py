@@ -144,11 +144,10 @@ class Question(NamedTuple):
         lines = (self.kb.companion_pins(name, release) for name, release in beside if release)
         asked = filter(None, map(cut, chain.from_iterable(lines)))
         pins = [one.specifier for one in asked if one.name == self.package.name]
-        found, here = sorted(self.fitting(), key=_order), _order(self.package.version)
-        later = [one for one in found if _order(one) >= here]
-        found = later or found[::-1]
-        fitting = (one for one in found if all(_admitted(pin, one) for pin in pins))
-        return next(fitting, next(iter(found), None))
+        found = self.fitting()
+        fitting = [one for one in found if all(_admitted(pin, one) for pin in pins)] or found
+        later = [one for one in fitting if _order(one) > _order(self.package.version)]
+        return min(later, key=_order) if later else max(fitting, key=_order, default=None)
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
@@ -373,20 +372,18 @@ def told(package: Distribution, kb: Knowledge) -> Distribution:
 
 
 def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, Strings]:
-    """The machine with each program that refuses this build in its nearest release for it; their
-    pins.
-    """
+    """The machine with each program that refuses this build in a release for it; their pins."""
     packages, moved, torch = [], [], _installed_as(build)
     for package in m.packages or ():
         asked = asked_by(told(package, kb), ("torch",), m)
         here = package.name in TORCH_FAMILY or package.name in JUDGED
         away = not here and not all(_admitted(line.specifier, torch) for line in asked)
         release = Question(package, build, m, kb).successor() if away else None
-        if release:
+        if release is None:
+            packages.append(package)
+        else:
             moved.append(f"{package.name}=={release}")
             packages.append(told(Distribution(name=package.name, version=release), kb))
-        else:
-            packages.append(package)
     return replace(m, packages=tuple(packages)) if moved else m, tuple(moved)
 
 
