@@ -287,13 +287,15 @@ def _in_image(step: Step, m: Machine) -> tuple[str, ...]:
     if step.id in _STARTED_WITH:
         return ()
     process = bool(step.commands) and (step.risk is Risk.PROCESS or step.reboot)
-    if process or any(own in word for argv in step.commands for word in argv for own in _NOT_THERE):
+    # A report does not say which Python its image has; a new folder of the reader's is not in it.
+    usual = [tuple("python" if w == PLACEHOLDER else w for w in argv) for argv in step.commands]
+    if process or any(own in word for argv in usual for word in argv for own in _NOT_THERE):
         return ()
     before, after = (
         [f"{name}={value}" for name, value in pairs.items() if value and name not in _OF_A_HOST]
         for pairs in shells.around(step)
     )
-    wanted = [("RUN", *before, *argv) for argv in step.commands]
+    wanted = [("RUN", *before, *argv) for argv in usual]
     wanted += [("ENV", setting) for setting in (after if step.commands else (*before, *after))]
     words = shells.shell_of("bash")
     typing = (words.arguments(typed(*argv)) for argv in wanted)
