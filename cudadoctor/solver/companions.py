@@ -134,7 +134,7 @@ class Question(NamedTuple):
         return tuple(sorted(found, key=lambda one: one != here))
 
     def successor(self) -> OptStr:
-        """The nearest release that comes in its place, None where none does.
+        """The release that comes in its place, None where none does.
 
         What is bound to a CUDA has its wheels for the default build of that torch alone.
         """
@@ -146,8 +146,7 @@ class Question(NamedTuple):
         pins = [one.specifier for one in asked if one.name == self.package.name]
         found = self.fitting()
         fitting = [one for one in found if all(_admitted(pin, one) for pin in pins)] or found
-        later = [one for one in fitting if _order(one) > _order(self.package.version)]
-        return min(later, key=_order) if later else max(fitting, key=_order, default=None)
+        return nearest(fitting, self.package.version)
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
@@ -224,7 +223,7 @@ def _bitsandbytes(q: Question) -> Fate:
     if admitted and serves is not False and q.runs_here(q.package.version):
         return Fate()
     fitting = (release for release in q.fitting() if q.serves_cuda(release) is not False)
-    release = next(fitting, None)
+    release = nearest(fitting, q.package.version)
     return q.pinned(release) if release else q.goes()
 
 
@@ -271,6 +270,14 @@ def _pyg(q: Question) -> Fate:
         "has a matching wheel, install it with --find-links and that URL."
     )
     return Fate(leaves=True, note=text)
+
+
+def nearest(releases: Iterable[str], installed: str) -> OptStr:
+    """The newest patch of the nearest minor release: the next one above, else the last below."""
+    found, here = sorted(releases, key=_order), _order(installed)
+    above = [_order(release)[:2] for release in found if _order(release) > here]
+    last = (release for release in reversed(found) if _order(release)[:2] in above[:1] or not above)
+    return next(last, None)
 
 
 def _order(text: str) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from cudadoctor.solver.companions import (
     has_usual_cuda,
     kept_by_others,
     moved_along,
+    nearest,
     only_for_torch,
     pyg_page,
     told,
@@ -463,6 +464,7 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
     if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
         return prebuilt
     unusual = build is not None and name not in COMPANIONS and not has_usual_cuda(build, kb)
+    found: list[str] = []
     for release in kb.companion(name, Version(torch.public)):
         cudas = kb.companion_cuda(name, release, place)
         wheel = name in COMPILED_HERE or kb.has_wheel(name, release, place, python)
@@ -472,8 +474,12 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
         if cudas is None and unusual and kb.built_against(name, release):
             serves = False
         if wheel and takes and serves:
-            return release
-    return None
+            found.append(release)
+    package = m.package(name)
+    # Of one made for each torch the last build is taken.
+    if package is None or name == "xformers" or _public(package.version) in found:
+        return next(iter(found), None)
+    return nearest(found, package.version)
 
 
 def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
