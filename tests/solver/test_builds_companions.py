@@ -410,8 +410,8 @@ def test_a_program_that_pins_torch_moves_to_its_release_for_the_new_torch() -> N
     first = remedies.install_torch(m, KB)[0]
     change = change_of(first)
     assert change.install == ("torch==2.7.1", "torchvision==0.22.1", "xformers==0.0.31")
-    assert change.then == ("vllm==0.10.0",)
-    assert "vllm 0.6.6 will be replaced with 0.10.0" in (first.note or "")
+    assert change.then == ("vllm==0.10.1.1",)
+    assert "vllm 0.6.6 will be replaced with 0.10.1.1" in (first.note or "")
     # Its release for 2.8 is installed: then torch goes there, and it stays.
     m = holding("xformers 0.0.28.post3", "vllm 0.10.2", **ON_2_6)
     first = remedies.install_torch(m, KB)[0]
