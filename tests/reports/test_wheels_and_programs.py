@@ -301,3 +301,44 @@ def test_words_about_torch_again_name_its_release() -> None:
         found = judged(f"{listed}{LOST}").diagnosis.findings[0]
         said = " ".join(f"{step.title} {step.manual or ''}" for step in found.remedies)
         assert f"--force-reinstall {words}" in said
+
+
+# --- several programs and one torch --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "question", ["Is the nvcc 12.0 of Ubuntu a problem?", "nvidia-smi says 12.6, is that too new?"]
+)
+def test_a_question_about_versions_that_fit_is_answered_by_the_facts(question: str) -> None:
+    fine = judged(f"{question}\n{collected()}{freeze()}").diagnosis
+    assert [finding.title for finding in fine.findings][:1] == [
+        "This torch build works with your driver and GPU"
+    ]
+    # Where torch does not use the GPU, nobody says so.
+    dark = judged(f"{question}\n{collected(available=False)}{freeze()}").diagnosis
+    assert all("works with your driver" not in finding.title for finding in dark.findings)
+
+
+def test_another_cudnn_of_the_list_is_no_matter_of_the_search_path() -> None:
+    error = (
+        "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (9, 1, 0) but "
+        "found runtime version (9, 10, 2)\n"
+    )
+    plan = judged(error + collected() + freeze(nvidia_cudnn_cu12="9.10.2.21")).plan
+    assert "nvidia-cudnn-cu12==9.1.0.70" in commands(plan)
+    unlisted = judged(error + collected()).plan
+    assert "nvidia-cudnn-cu12==" not in commands(unlisted)
+
+
+def test_torch_goes_back_to_what_a_program_of_the_list_pins() -> None:
+    """vllm 0.11.0 pins torch 2.8.0; newer ones that take 2.9.1 are no smaller change."""
+    error = (
+        "ImportError: /env/lib/python3.11/site-packages/vllm/_C.abi3.so: undefined symbol: _ZN\n"
+    )
+    listed = f"{error}{collected('2.9.1+cu128', driver='570.133.20')}[pip3] torch==2.9.1\n"
+    listed += "[pip3] torchvision==0.24.1\n"
+    plan = judged(f"{listed}[pip3] vllm==0.11.0\n").plan
+    assert "torch==2.8.0" in commands(plan)
+    assert "vllm==" not in commands(plan)
+    fitting = judged(f"{listed}[pip3] vllm==0.14.0\n").plan
+    assert "torch==2.8.0" not in commands(fitting)

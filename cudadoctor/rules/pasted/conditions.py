@@ -193,6 +193,12 @@ def _cudnn_not_as_pinned(m: Machine, kb: Knowledge) -> bool:
     return package is not None and package.version != release
 
 
+def _other_cudnn_listed(m: Machine, kb: Knowledge) -> bool:
+    """The same, where the library that is missing is cuDNN's."""
+    missing = any("cudnn" in name for name in named_in(m, "library"))
+    return missing and _cudnn_not_as_pinned(m, kb)
+
+
 def _cudnn_of_another_major(m: Machine, kb: Knowledge) -> bool:
     """Whether the part of cuDNN that is missing is of a major that torch does not bring."""
     own, named = _cudnn_of_torch(m, kb)[1].partition(".")[0], named_in(m, "cudnn_major")
@@ -396,6 +402,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
     "cudnn-not-as-pinned": _cudnn_not_as_pinned,
+    "other-cudnn-listed": _other_cudnn_listed,
     "cudnn-of-another-major": _cudnn_of_another_major,
     "library-shared-with-uninstalled": _uninstalled_wheel_shared,
     "library-of-another-cuda": _library_of_another_cuda,

@@ -537,6 +537,7 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "torch-cpu-build": _torch,
     "torch-install-corrupt": lambda m, kb: _missing_wheels(m, kb) or reinstall_torch(m, kb),
     "cudnn-missing-sublib": _cudnn,
+    "cudnn-shadowed": lambda m, kb: _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else (),
     "nvidia-wheels-mixed": _mixed,
     "torch-companion-mismatch": _companion,
     "torch-extension-abi": _extension,
