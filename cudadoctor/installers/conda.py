@@ -118,7 +118,7 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
 
 def _by_pip(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """Torch's own wheels in the conda environment, after what conda installed has gone."""
-    there = {item.name for item in m.packages or () if item.installer not in ("pip", "uv")}
+    there = {item.name for item in m.packages or () if item.installer == "conda"}
     there |= {"torch"} if m.torch.installer == "conda" else set()
     gone = tuple(name for name in (*TORCH_FAMILY, *change.remove) if name in there)
     conda, prefix = manager(m, *PROGRAMS) or "conda", m.python.prefix

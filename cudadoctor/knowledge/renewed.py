@@ -20,6 +20,7 @@ from msgspec import Struct
 from cudadoctor.knowledge import tables
 from cudadoctor.knowledge.tables import version
 from cudadoctor.model.machine import OptStr, Strings
+from cudadoctor.model.requirements import cut
 
 FORMAT = 1
 MOST_BYTES = 16 << 20
@@ -108,8 +109,9 @@ def in_order(name: str, rows: Iterable[Values]) -> list[Values]:
 
 _N = r"[0-9]{1,9}"
 _RELEASE = rf"{_N}(?:\.{_N}){{1,3}}"
-_VERSION = rf"{_N}(?:\.{_N}){{0,5}}(?:\.?(?:a|b|rc|post|dev){_N}){{0,2}}"
-_CLAUSE = rf"(?:[=!]={_VERSION}(?:\.\*)?|[<>]=?{_VERSION}|~={_N}(?:\.{_N}){{1,4}})"
+_NUMBER = rf"{_N}(?:\.{_N}){{0,5}}"
+_VERSION = rf"{_NUMBER}(?:(?:a|b|rc){_N})?(?:\.post{_N})?(?:\.dev{_N})?"
+_CLAUSE = rf"(?:[=!]=(?:{_NUMBER}\.\*|{_VERSION})|[<>]=?{_VERSION}|~={_N}(?:\.{_N}){{1,4}})"
 _SPECIFIERS = rf"(?:{_CLAUSE}(?:,{_CLAUSE}){{0,9}})?"
 _MARKER = r"(?:; ?[A-Za-z0-9_.,<>=!~ \"'()]{1,200})?"
 _LIBRARY = (
@@ -311,6 +313,8 @@ def read(data: bytes, own: Tables) -> Renewed:
     file = _decoded(data, _File)
     _check(file.collected, _DAY, "collected")
     for table, parts in file.tables.items():
+        if table not in TABLES:
+            raise BadFile(f"{_shown(table)} is not a table that can be updated")
         for part, value in parts.items():
             _check_part(f"{table}.{part}", value)
     _check_against(file.tables, own)
@@ -409,6 +413,9 @@ def _check_against(rows: Tables, own: Tables) -> None:
             lacking += [cited for cited in row.get("sources") or () if cited not in sources]
             if row.get("package", "triton") not in packages:
                 lacking.append(row["package"])
+            if name == "companions.pins":
+                asked = [cut(line) for line in row["requires"] or ()]
+                lacking += [one.name for one in asked if one and one.name not in packages]
             if name == "torch.builds" and (row["torch"],) not in releases:
                 lacking.append("torch.releases")
             if lacking:
@@ -449,7 +456,7 @@ def _merged(table: str, own: Values, rows: Values) -> Values:
     }
     if table == "sources":  # what stands behind our own rows is not for a file to say
         ours = {key: row for key, row in own[table].items() if not key.startswith("seen.")}
-        parts = {table: {**parts[table], **ours}}
+        parts = {table: {**own[table], **parts.get(table, {}), **ours}}
     return {**own, **parts}
 
 

@@ -119,11 +119,11 @@ def marker_variables(m: Machine) -> dict[str, str]:
 
 def marker_holds(marker: str, variables: dict[str, str]) -> bool:
     """Whether an environment marker holds; one that cannot be read does."""
-    from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
+    from packaging.markers import Marker
 
     try:
         return Marker(marker).evaluate(variables)
-    except (InvalidMarker, UndefinedEnvironmentName):
+    except (ValueError, KeyError, RecursionError):  # packaging's errors are of the first two
         return True
 
 

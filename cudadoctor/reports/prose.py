@@ -171,7 +171,9 @@ _BESIDE = re.compile(
     + r"[\"']?(?P<v>\d\.\d{1,2}\.\d{1,2}(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d)?(?:\+[\w.]{2,20})?)"
     r"(?![\w.*])",
 )
-_SEVERAL = re.compile(r"[A-Za-z][\w.-]+[ =]{1,2}v?\d[\w.+]*, [A-Za-z][\w.-]+[ =]{1,2}v?\d")
+_SEVERAL = re.compile(
+    r"(?<![\w.-])[A-Za-z][\w.-]{1,60}[ =]{1,2}v?\d[\w.+]{0,40}, [A-Za-z][\w.-]{1,60}[ =]{1,2}v?\d"
+)
 """A list of packages in a sentence: one release alone may be that of a program's bug report."""
 _SPOKEN_OF = re.compile(
     r"(?i)requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions"

@@ -237,7 +237,7 @@ def _not_imported(m: Machine) -> Answer:
     failed = (
         (name, text)
         for name, text in errors.items()
-        if text and not any(words in text for words in (*_BROKEN, "GLIBCXX_"))
+        if text.strip() and not any(words in text for words in (*_BROKEN, "GLIBCXX_"))
     )
     name, text = next(failed, ("", ""))
     if not name:
@@ -251,20 +251,19 @@ def _not_imported(m: Machine) -> Answer:
     away += "made for this torch."
     return Found(
         evidence=(f"torch.imported.companion_errors.{name}",),
-        title="{package} cannot be imported ({error}): run `python -m pip install {module}`"
-        if lost and lost[1].lower() in required
-        else "{package} cannot be imported: {error}",
+        title="{package} cannot be imported: {error}",
         why="A program that imports {package} stops with this error. torch itself is not affected.",
         values={
             "package": shown,
             "error": lost[0] if lost else lines[-1][:160],
-            "module": lost[1].lower() if lost else "",
         },
         severity=INFO if lost else WARNING,
         sure=False,
         yields_to=_EXPLAINED_BY,
         remedies=by_hand("mend-companion", f"Reinstall {shown}", away.format(package=shown))
         if not lost
+        else install_packages("install-module", f"Install {module}", module)
+        if (module := lost[1].lower()) in required
         else (),
     )
 
@@ -372,7 +371,8 @@ def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
     if package.cuda and m.torch.cuda and package.cuda.major != m.torch.cuda.major:
         return f"it was built for CUDA {package.cuda}, but torch was built for CUDA {m.torch.cuda}"
     release = package.version.partition("+")[0]
-    cudas = kb.companion_cuda(package.name, release, platform_of(m))
+    unsaid = package.cuda is None and package.torch is None
+    cudas = kb.companion_cuda(package.name, release, platform_of(m)) if unsaid else None
     if cudas and m.torch.cuda and m.torch.cuda > max(cudas):
         newest = f"its newest binary is for CUDA {max(cudas)}"
         return f"{newest}, but torch was built for CUDA {m.torch.cuda}"

@@ -333,18 +333,24 @@ class GivenUp(NamedTuple):
     moved: Strings = ()
 
 
+def _each_once(m: Machine) -> list[Distribution]:
+    """The packages; of several of one name the first, which an import finds."""
+    first = {package.name: package for package in reversed(m.packages or ())}
+    return [*first.values()][::-1]
+
+
 def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
     """The installed packages that a change to this build costs.
 
     A companion that comes along in another release costs nothing, unless another package pins it.
     """
     releases = {"torch": _installed_as(build)} | companions_for(build, m, kb)
-    fates = {package.name: fate_of(package, build, m, kb) for package in m.packages or ()}
+    fates = {package.name: fate_of(package, build, m, kb) for package in _each_once(m)}
     for name, fate in fates.items():
         if fate and fate.leaves:
             releases[name] = fate.pin and fate.pin.partition("==")[2]
     found: dict[bool, list[str]] = {True: [], False: []}
-    for package in m.packages or ():
+    for package in _each_once(m):
         if package.name not in TORCH_FAMILY and not fates[package.name]:
             refuses = any(
                 not _admitted(asked.specifier, releases[asked.name])
@@ -381,7 +387,7 @@ def told(package: Distribution, kb: Knowledge) -> Distribution:
 def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, Strings]:
     """The machine with each program that refuses this build in a release for it; their pins."""
     packages, moved, torch = [], [], _installed_as(build)
-    for package in m.packages or ():
+    for package in _each_once(m):
         asked = asked_by(told(package, kb), ("torch",), m)
         here = package.name in TORCH_FAMILY or package.name in JUDGED
         away = not here and not all(_admitted(line.specifier, torch) for line in asked)

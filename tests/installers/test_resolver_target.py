@@ -133,6 +133,9 @@ def test_markers_are_those_of_the_target() -> None:
     assert markers["implementation_version"] == "3.12.4"
     assert marker_holds('python_full_version >= "3.12.4" and python_version <= "3.12"', markers)
     assert not marker_holds('python_full_version < "3.12.4"', markers)
+    # One that cannot be read holds, whatever it is.
+    for odd in ('python_version ~= "abc"', "(" * 3000, "nobody == '1'", "; rm"):
+        assert marker_holds(odd, markers)
 
 
 def test_settings_of_pip_reach_uv_by_variables_that_no_list_of_processes_shows() -> None:

@@ -183,6 +183,22 @@ CASES: dict[str, Any] = {
     },
     "a specifier": {"companions": {"triton": {"2.99.0": "==1.0; x"}}},
     "half a specifier": {"companions": {"triton": {"2.99.0": "~=3"}}},
+    "no version": {"companions": {"triton": {"2.99.0": "==3.0dev1rc1"}}},
+    "a star behind a suffix": {"companions": {"triton": {"2.99.0": "==1.0a1.*"}}},
+    "no table": {"x": {}},
+    "a path for a table": {"../torch": {}},
+    "a pin of another project": {
+        "companions": {
+            "pins": [
+                {
+                    "package": "vllm",
+                    "version": "0.11.0",
+                    "requires": ["evil==1.0"],
+                    "sources": ["seen.pypi"],
+                }
+            ]
+        }
+    },
     "an escape": {"drivers": {"branches": [{"branch": 615, "note": "\x1b]0;x\x07"}]}},
     "a mark of direction": {"drivers": {"branches": [{"branch": 615, "note": "\u202e"}]}},
     "an address that runs": {
@@ -328,6 +344,10 @@ def test_whatever_stands_anywhere_in_a_file_is_refused_or_can_be_read(
 def test_a_format_to_come_is_said_to_be_one() -> None:
     with pytest.raises(BadFile, match="another cudadoctor version"):
         renewed.use(b'{"format": 2, "cudadoctor": "9.0", "more": []}', signed=True)
+
+
+def test_a_table_without_a_part_changes_nothing() -> None:
+    assert whole({"sources": {}})["sources"] == OWN["sources"]
 
 
 def test_an_empty_file_of_today_moves_the_day_alone() -> None:

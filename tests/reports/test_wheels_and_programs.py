@@ -342,3 +342,17 @@ def test_torch_goes_back_to_what_a_program_of_the_list_pins() -> None:
     assert "vllm==" not in commands(plan)
     fitting = judged(f"{listed}[pip3] vllm==0.14.0\n").plan
     assert "torch==2.8.0" not in commands(fitting)
+
+
+@pytest.mark.parametrize("torch", ["2.9.1+rocm6.4", "2.5.0a0+872d972e41.nv24.08"])
+def test_a_build_of_another_maker_is_not_replaced_by_one_of_pytorch(torch: str) -> None:
+    error = "RuntimeError: operator torchvision::nms does not exist\n"
+    plan = judged(f"{error}PyTorch version: {torch}\nOS: Ubuntu 22.04.4 LTS (x86_64)\n").plan
+    assert f"torch=={torch.partition('+')[0]}" not in commands(plan, first=False) + notes(plan)
+    assert "download.pytorch.org/whl/cu" not in commands(plan, first=False)
+
+
+def test_a_long_line_after_a_list_of_packages_is_read_at_once() -> None:
+    """A search that starts anew at every letter would take minutes."""
+    line = "vllm 0.8.5 xformers 0.0.29 sglang 0.4.6 " * 20 + "a" * 23_000
+    assert judged(f"torch 2.6.0\n{line}\n{line}\n").machine.torch.version == Version("2.6.0")

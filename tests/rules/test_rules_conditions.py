@@ -223,6 +223,18 @@ TORCH: tuple[Row, ...] = (
     ("cudnn-not-as-pinned", LINUX, cudnn("9.5.1.17"), False),
     ("cudnn-not-as-pinned", LINUX, cudnn("9.5.1.17", "2.7.1+cu128", "12.8"), True),
     ("cudnn-not-as-pinned", LINUX, cudnn("9.13.0.50", "2.7.1+cu129", "12.9"), False),
+    (
+        "other-cudnn-listed",
+        LINUX,
+        {**cudnn("9.13.0.50"), **symptom(library="libcudnn.so.9")},
+        True,
+    ),
+    (
+        "other-cudnn-listed",
+        LINUX,
+        {**cudnn("9.13.0.50"), **symptom(library="libcublas.so.12")},
+        False,
+    ),
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major="8")}, True),
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major2="9")}, False),
     ("cudnn-of-another-major", LINUX, cudnn("9.5.1.17"), False),

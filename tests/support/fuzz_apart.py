@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 NOT_PARSERS = {
+    "cli.looking.note": "shows our own text",
+    "knowledge.renewed.newest_first": "orders versions that a pattern admitted",
     "probes.streamed.on_line": "looks for the call that a line of our own child announces",
     "repair.words.wrapped": "lays out our own text",
     "bench.command.say": "prints our own text",

@@ -27,6 +27,7 @@ from cudadoctor.host import recording
 from cudadoctor.host.children import Ran
 from cudadoctor.installers import index as dialect_index
 from cudadoctor.installers import requirement
+from cudadoctor.knowledge import renewed, tables
 from cudadoctor.locale import language
 from cudadoctor.model import factfile, requirements, trust, versions
 from cudadoctor.model.machine import Gpu, Identity, Machine
@@ -309,6 +310,20 @@ def _texts() -> Iterator[tuple[str, Parser]]:
     )
 
 
+_TABLES: renewed.Tables = {name: tables.packaged(name, dict) for name in renewed.TABLES}
+_FILE = (
+    b'{"format": 1, "cudadoctor": "0", "collected": "2099-01-01", "tables": {'
+    b'"companions": {"triton": {"2.99": "==9.9"}}, '
+    b'"torch": {"releases": [{"torch": "9.9.9", "released": "2099-01-01", '
+)
+
+
+def _renewed(data: bytes) -> None:
+    """A file as a whole, and one whose end the data replaces."""
+    for text in (data, _FILE + data):
+        renewed.sign(text, _TABLES)
+
+
 def _data() -> Iterator[tuple[str, Parser]]:
     """Parsers of bytes, of JSON lines and of whole documents."""
     names: tuple[str, ...]
@@ -345,6 +360,8 @@ def _data() -> Iterator[tuple[str, Parser]]:
         "documents",
         Parser(("trust",), _forged, (factfile.FactsError,), slow=True),
     )
+    names = ("knowledge.renewed.read", "knowledge.renewed.sign", "knowledge.renewed.use")
+    yield "knowledge.renewed", Parser(names, _renewed, (renewed.BadFile,))
     yield (
         "model.factfile.loads",
         Parser(("model.factfile.loads",), _document, (factfile.FactsError,)),

@@ -246,13 +246,22 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
         ways = _BY_SYMPTOMS[cause](m, kb, seen) if cause in _BY_SYMPTOMS else ()
     if ways:
         return ways
+    if cause == "torch-companion-mismatch" and _of_another_maker(m):
+        text = "Use the package index or the container image that your torch came from."
+        return by_hand(f"cure-{cause}", "Install torch and its companions together", text)
     return _by_words(f"cure-{cause}", _of_this_release(words, m), m)
+
+
+def _of_another_maker(m: Machine) -> bool:
+    """Whether the report's torch is none of PyTorch's builds for CUDA or the CPU."""
+    local = (m.torch.version.local if m.torch.version else None) or ""
+    return re.fullmatch(r"(?:cpu|cu\d+)?", local) is None
 
 
 def _of_this_release(words: str, m: Machine) -> str:
     """The words with torch's release: without it pip takes the newest, which may not run there."""
     torch = m.torch.version
-    if torch is None or torch.is_devrelease:
+    if torch is None or torch.is_prerelease or _of_another_maker(m):
         return words
     return re.sub(r"(?<=--force-reinstall torch)(?=[` ])", f"=={torch.public}", words)
 
@@ -351,7 +360,7 @@ def _as_on_hosts(rule: Rule, m: Machine, kb: Knowledge) -> Remedies:
 
 def _mixed(m: Machine, kb: Knowledge) -> Remedies:
     """cuDNN as torch pins it; where it is, the wheel whose files are gone, or another torch."""
-    if holds("cudnn-not-as-pinned", m, kb):
+    if holds("cudnn-not-as-pinned", m, kb) or holds("cudnn-of-another-major", m, kb):
         return _cudnn(m, kb)
     return _missing_wheels(m, kb) or _cudnn(m, kb)[:-1]
 
