@@ -258,7 +258,7 @@ def _not_imported(m: Machine) -> Answer:
             "error": lost[0] if lost else lines[-1][:160],
         },
         severity=INFO if lost else WARNING,
-        sure=False,
+        sure=bool(lost),
         yields_to=_EXPLAINED_BY,
         remedies=by_hand("mend-companion", f"Reinstall {shown}", away.format(package=shown))
         if not lost

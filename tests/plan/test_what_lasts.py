@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from scenario_reader import HERE, machine_like, merged, read_scenario
 
 from cudadoctor import knowledge, pipeline
-from cudadoctor.model import factfile
+from cudadoctor.model import factfile, trust
 from cudadoctor.model.findings import Remedy, Step, Wishes
 from cudadoctor.model.machine import Machine
 from cudadoctor.model.trust import typed
@@ -267,12 +267,18 @@ def test_a_pin_keeps_the_older_mkl() -> None:
 def test_the_package_that_is_missing_is_named() -> None:
     name = "torch-extension-abi--not-what-the-package-itself-lacks"
     (found,) = pipeline.judge(scenario(name)).diagnosis.findings
-    lacks = "flash-attn cannot be imported (No module named 'einops')"
-    assert found.title == f"{lacks}: run `python -m pip install einops`"
+    assert found.title == "flash-attn cannot be imported: No module named 'einops'"
+    (step,) = found.remedies
+    assert step.packages is not None
+    assert step.packages.install == ("einops",)
+    # Words of a stranger name no package.
+    foreign = pipeline.judge(trust.foreign(scenario(name)))
+    assert not any(argv for step in foreign.plan.steps for argv in step.commands)
     other = {"flash_attn": "ModuleNotFoundError: No module named 'strange'"}
     machine = scenario(name, torch={"imported": {"companion_errors": other}})
     (found,) = pipeline.judge(machine).diagnosis.findings
     assert found.title == "flash-attn cannot be imported: No module named 'strange'"
+    assert not found.remedies
 
 
 def test_an_unknown_error_is_quoted() -> None:
