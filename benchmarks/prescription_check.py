@@ -319,7 +319,7 @@ def _of_needs(
     if plain["installed"]:
         before["torch"] = f"{plain['installed']['torch']}+{plain['installed']['variant']}"
     for name, version in end.items():
-        # What is installed anew brings along what it asks for, unless that is pinned too.
+        # A new installation also installs its requirements, unless they are pinned too.
         there = pins if name in pins else end
         ask = asked_by if name in pins else lines_of
         for line in ask(name, version, plain, reading):

@@ -1,7 +1,7 @@
 """The second reading of what stands beside a torch: what is lost, what moves, what asks for what.
 
 It shares nothing with the solver but the tables: requirements are read clause by clause here, and
-which release of a companion works beside a build is told from the rows as they lie in the JSON.
+which release of a companion works beside a build comes straight from the rows of the JSON.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ for _number, _handler in (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the doctor once: under PYTHONDONTWRITEBYTECODE each child of a test would anew.
+    """Compile the doctor once: under PYTHONDONTWRITEBYTECODE each child would recompile it.
 
     And settle which tables the tests rest on: neither those of today, nor those that whoever runs
     the tests has renewed.

@@ -353,6 +353,6 @@ def test_a_build_of_another_maker_is_not_replaced_by_one_of_pytorch(torch: str) 
 
 
 def test_a_long_line_after_a_list_of_packages_is_read_at_once() -> None:
-    """A search that starts anew at every letter would take minutes."""
+    """A search that restarts at every letter would take minutes."""
     line = "vllm 0.8.5 xformers 0.0.29 sglang 0.4.6 " * 20 + "a" * 23_000
     assert judged(f"torch 2.6.0\n{line}\n{line}\n").machine.torch.version == Version("2.6.0")

@@ -102,7 +102,7 @@ def test_a_sound_document_keeps_its_commands() -> None:
         for manager in {None, forged.DIALECTS[turn % len(forged.DIALECTS)]}:
             own = pipeline.judge(machine, Wishes(manager=manager)).plan
             read = pipeline.judge(foreign(machine), Wishes(manager=manager)).plan
-            # An image is told of the commands that a step has.
+            # The step for the image repeats the commands of its step.
             steps = [step for step in own.steps if not step.id.endswith("-in-image")]
             others = [step for step in read.steps if not step.id.endswith("-in-image")]
             for step, other in zip(steps, others, strict=True):

@@ -31,7 +31,7 @@ NAMES = {
 def ask(update: Update, begin: Callable[[str], object] = str) -> None:
     """Ask the places one after the other; one that fails takes nothing from the others.
 
-    begin: is told each place by its short name.
+    begin: called with the short name of each place.
     """
     if not update.only or {*update.only} - PLACES.keys():
         with suppress(GivenUp), update.at(INDEX):

@@ -457,7 +457,7 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
         return companion_of(name, build, kb)
     place, python = platform_of(m), python_of(m)
     if name in PYG:
-        # conda-forge compiles torch anew: PyG's wheels are for PyPI's and for pytorch's channel.
+        # PyG's wheels fit torch from PyPI and the pytorch channel, not conda-forge's own build.
         foreign = m.torch.installer == "conda" and not kb.conda_cuda("pytorch", torch, place or "")
         variant = None if foreign else _origin(m, kb).variant
         return kb.pyg_release(name, torch, variant, place, python) if variant else None
