@@ -753,6 +753,8 @@ class Machine(Section, frozen=True, kw_only=True):
     packages: distributions that matter. env: allow-listed environment variables that are set.
     redacted: names and secrets were replaced, so paths of this document do not exist anywhere.
     symptoms: error texts of a pasted report, None on a host. installs, disagreements: of a report.
+    likeness: cause -> how much the words of a report are like those of reports about it, in nats
+    over the root of the number of words; for ranking only.
     """
 
     schema: int = SCHEMA
@@ -776,6 +778,7 @@ class Machine(Section, frozen=True, kw_only=True):
     symptoms: OptTuple[Symptom] = None
     installs: OptTuple[Install] = None
     disagreements: OptTuple[Disagreement] = None
+    likeness: dict[str, float] | None = None
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()
 
