@@ -28,11 +28,12 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, gap_of, lookup, origin_of
-from cudadoctor.model.rule import Found, NotKnown, Rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
 from cudadoctor.rules.evidence.signs import WORDS
 from cudadoctor.rules.healthy import shortfalls
 from cudadoctor.rules.registry import RULES, pasted_rules
+from cudadoctor.solver.supposed import torches
 
 
 def diagnose(
@@ -49,12 +50,18 @@ def diagnose(
     passed = []
     undecided = []
     ignored_found = False  # whether an ignored cause was found: then what failed is not unexplained
+    pasted, builds = machine.look == "report", torches(machine, knowledge)
     if rules is None:  # a pasted report has symptoms to judge as well
-        rules = RULES + pasted_rules() if machine.look == "report" else RULES
+        rules = RULES + pasted_rules() if pasted else RULES
     for rule in rules:
+        missing = None
         try:
             answer = rule.judge(machine, knowledge)
-        except NotKnown as missing:
+        except NotKnown as gap:
+            answer, missing = None, gap
+        if answer is None and builds:
+            answer = _agreed(rule, builds, machine, knowledge)
+        if answer is None and missing is not None:
             if rule.cause not in ignore:
                 undecided.append(_undecided(rule, missing, machine))
             continue
@@ -80,6 +87,56 @@ def diagnose(
         knowledge=knowledge,
         ignore=ignore,
     )
+
+
+def _agreed(rule: Rule, builds: tuple[Machine, ...], machine: Machine, kb: Knowledge) -> Answer:
+    """What the rule says where it says the same of every build that this torch may be."""
+    words = _OF_EVERY_BUILD.get(rule.name)
+    if words is None:
+        return None
+    found = []
+    for possible in builds:
+        try:
+            answer = rule.judge(possible, kb)
+        except NotKnown:
+            return None
+        if answer is None or answer.severity not in (None, ERROR):
+            return None
+        found.append(answer)
+    first, (title, why) = found[0], words
+    unsure = all(answer.confidence is POSSIBLE for answer in found)
+    torch = machine.torch
+    said = torch.text or torch.version or f"for CUDA {torch.cuda}"
+    told = (*first.evidence, "torch.version", "torch.cuda")
+    known = (path for path in told if path and lookup(machine, path) is not None)
+    return replace(
+        first,
+        evidence=tuple(dict.fromkeys(known)),
+        values={**first.values, "release": said, "torch": f"torch {said}"},
+        confidence=POSSIBLE if unsure else LIKELY,
+        title=title,
+        why=why,
+    )
+
+
+_UNSERVED = (
+    "No published CUDA build of torch {release} has code for your {gpu} ({sm}). Kernels fail with "
+    '"no kernel image is available for execution on the device".'
+)
+_OF_EVERY_BUILD: dict[str, tuple[OptStr, str]] = {
+    "torch-arch-unsupported-new": (None, _UNSERVED),
+    "torch-arch-unsupported-old": (None, _UNSERVED),
+    "driver-too-old": (
+        "The NVIDIA driver is too old for torch {release}",
+        "Every published CUDA build of torch {release} needs driver {floor} or newer.",
+    ),
+    "toolkit-torch-mismatch": (
+        "The CUDA toolkit is version {toolkit}, and no build of torch {release} is for that CUDA",
+        "torch refuses to compile extensions with a toolkit from a different CUDA major version.",
+    ),
+}
+"""Rules that turn on the build of torch -> title (None: the rule's own) and why, where it is one of
+several that all lead there."""
 
 
 def _finding(rule: Rule, found: Found, machine: Machine) -> Finding:
