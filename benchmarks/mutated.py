@@ -111,7 +111,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "link": (
         "See https://github.com/example/example/issues/cuda-out-of-memory for something alike.",
         "https://stackoverflow.com/questions/1/torch-not-compiled-with-cuda-enabled",
-        "I followed https://example.org/blog/fix-nvidia-smi-has-failed-driver-not-loaded step by step",
+        "I followed https://example.org/blog/fix-nvidia-smi-has-failed-driver-not-loaded closely",
         "[guide](https://example.org/docs/install-nvidia-container-toolkit-wsl2)",
     ),
     "another's machine": (
