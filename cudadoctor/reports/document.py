@@ -59,6 +59,15 @@ class Document:
         return self.flat.lower()
 
     @cached_property
+    def told(self) -> str:
+        """`flat`, of the same length, without links to pages and without conditions in code."""
+        text = self.flat
+        for mark, pattern in (("http", _PAGE), ("is_available", _CONDITION)):
+            if mark in text:
+                text = pattern.sub(lambda part: part[1] + "/" * len(part[2]), text)
+        return text
+
+    @cached_property
     def _pieces(self) -> list[str]:
         # Only this letter changes its length in lower case.
         return [" ".join(line.text.split()).replace("İ", "I") for line in self.lines]
@@ -92,6 +101,17 @@ class Document:
         return [(line.number, found) for line, found in matches if found]
 
 
+_PAGE = re.compile(
+    r"(https?://[\w.-]{1,100}(?::\d{1,5})?/)"
+    r"(?!\S{0,300}?(?:whl\b|\.zip|\.conda|\.tar|\bsimple\b|wheel))([^\s\"'<>()\[\]]{1,400})"
+)
+"""A link to a page, not to a package or an index of them. Groups: up to its host, the rest."""
+_CONDITION = re.compile(
+    r"\b((?:if|elif|and|or|not|assert) (?:torch\.)?cuda\.)"
+    r"(is_available\(\)(?:, ?f?['\"][^'\"\n]{1,80}['\"])?)"
+    r"(?!:? ?(?:False|True|is|returns)\b)(?!.{0,400}AssertionError)"
+)
+"""What a program does where there is a GPU, which says nothing of this machine."""
 _FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")
 
 

@@ -53,7 +53,7 @@ def read_table(doc: Document, section: str) -> Statements:
         if phrase.once in done or not (doc.mentions(*phrase.words) and phrase.also in doc.low):
             continue
         pattern = _compiled(phrase.pattern)
-        matches = pattern.finditer(doc.text if pattern.flags & re.M else doc.flat)
+        matches = pattern.finditer(doc.text if pattern.flags & re.M else doc.told)
         found = next(matches, None)
         if found and not phrase.means_else(found):
             done |= {phrase.once} - {""}

@@ -25,8 +25,9 @@ _WORD = re.compile(r"[a-z0-9_]+")
 
 def symptoms_of(doc: Document, table: Symptoms) -> tuple[Symptom, ...]:
     """Every known error text, in the order in which they stand."""
-    stands = searching(doc.low)
-    found = [symptom for row in table.rows if (symptom := _found(row, doc, stands))]
+    low = doc.told.lower()
+    stands = searching(low)
+    found = [symptom for row in table.rows if (symptom := _found(row, doc, low, stands))]
     return tuple(sorted(found, key=lambda symptom: symptom.line or 0)[:MOST])
 
 
@@ -41,14 +42,16 @@ def _longest_word(text: str) -> str:
     return max(_WORD.findall(text), key=len, default="")
 
 
-def _found(row: SymptomRow, doc: Document, stands: Callable[[str], bool]) -> Symptom | None:
+def _found(
+    row: SymptomRow, doc: Document, low: str, stands: Callable[[str], bool]
+) -> Symptom | None:
     words = [word for word in row.words if stands(word)]
     if not words or (row.also and not any(map(stands, row.also))):
         return None
-    place, values = min(map(doc.low.find, words)), {}
+    place, values = min(map(low.find, words)), {}
     if row.pattern is not None:
         pattern = compiled(row.pattern)
-        tries = (pattern.search(doc.flat, *span) for span in islice(_spans(words, doc), _TRIES))
+        tries = (pattern.search(doc.told, *span) for span in islice(_spans(words, low), _TRIES))
         match = next(filter(None, tries), None)
         if match is None:
             return None
@@ -58,14 +61,14 @@ def _found(row: SymptomRow, doc: Document, stands: Callable[[str], bool]) -> Sym
     return Symptom(key=row.key, text=line.text.strip()[:_SHOWN], values=values, line=line.number)
 
 
-def _spans(words: list[str], doc: Document) -> Iterator[tuple[int, int]]:
+def _spans(words: list[str], low: str) -> Iterator[tuple[int, int]]:
     """Where the parts of the text around the search texts begin and end; a short text whole."""
-    if len(doc.flat) <= _BEFORE + _AFTER:
-        yield 0, len(doc.flat)
+    if len(low) <= _BEFORE + _AFTER:
+        yield 0, len(low)
         return
     last = -_AFTER
     for word in words:
-        for found in re.finditer(re.escape(word), doc.low):
+        for found in re.finditer(re.escape(word), low):
             place = found.start()
             if not last <= place <= last + _AFTER // 2:
                 yield max(0, place - _BEFORE), place + _AFTER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import table
-from cudadoctor.model.catalogue import CATALOGUE, HARMLESS
+from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS, HARMLESS
 from cudadoctor.model.findings import (
     CERTAIN,
     ERROR,
@@ -23,16 +23,18 @@ from cudadoctor.model.findings import (
     Evidence,
     Finding,
     Severity,
+    Standing,
     Undecided,
     Verdict,
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, gap_of, lookup, origin_of
-from cudadoctor.model.rule import Found, NotKnown, Rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
-from cudadoctor.rules.evidence.signs import WORDS
+from cudadoctor.rules.evidence.signs import WORDS, in_passing
 from cudadoctor.rules.healthy import shortfalls
 from cudadoctor.rules.registry import RULES, pasted_rules
+from cudadoctor.solver.supposed import torches
 
 
 def diagnose(
@@ -49,12 +51,18 @@ def diagnose(
     passed = []
     undecided = []
     ignored_found = False  # whether an ignored cause was found: then what failed is not unexplained
+    pasted, builds = machine.look == "report", torches(machine, knowledge)
     if rules is None:  # a pasted report has symptoms to judge as well
-        rules = RULES + pasted_rules() if machine.look == "report" else RULES
+        rules = RULES + pasted_rules() if pasted else RULES
     for rule in rules:
+        missing = None
         try:
             answer = rule.judge(machine, knowledge)
-        except NotKnown as missing:
+        except NotKnown as gap:
+            answer, missing = None, gap
+        if answer is None and builds:
+            answer = _agreed(rule, builds, machine, knowledge)
+        if answer is None and missing is not None:
             if rule.cause not in ignore:
                 undecided.append(_undecided(rule, missing, machine))
             continue
@@ -69,7 +77,8 @@ def diagnose(
     needless = [
         finding for finding in explained if finding.cause == "unknown" and finding.because_of
     ]
-    findings = _in_order([finding for finding in explained if finding not in needless])
+    kept = [finding for finding in explained if finding not in needless]
+    findings = _in_order(kept, _standing(kept, machine, knowledge))
     causes = {finding.cause for finding in findings}
     passed += [finding.cause for finding in needless]
     return _concluded(
@@ -80,6 +89,56 @@ def diagnose(
         knowledge=knowledge,
         ignore=ignore,
     )
+
+
+def _agreed(rule: Rule, builds: tuple[Machine, ...], machine: Machine, kb: Knowledge) -> Answer:
+    """What the rule says where it says the same of every build that this torch may be."""
+    words = _OF_EVERY_BUILD.get(rule.name)
+    if words is None:
+        return None
+    found = []
+    for possible in builds:
+        try:
+            answer = rule.judge(possible, kb)
+        except NotKnown:
+            return None
+        if answer is None or answer.severity not in (None, ERROR):
+            return None
+        found.append(answer)
+    first, (title, why) = found[0], words
+    unsure = all(answer.confidence is POSSIBLE for answer in found)
+    torch = machine.torch
+    said = torch.text or torch.version or f"for CUDA {torch.cuda}"
+    told = (*first.evidence, "torch.version", "torch.cuda")
+    known = (path for path in told if path and lookup(machine, path) is not None)
+    return replace(
+        first,
+        evidence=tuple(dict.fromkeys(known)),
+        values={**first.values, "release": said, "torch": f"torch {said}"},
+        confidence=POSSIBLE if unsure else LIKELY,
+        title=title,
+        why=why,
+    )
+
+
+_UNSERVED = (
+    "No published CUDA build of torch {release} has code for your {gpu} ({sm}). Kernels fail with "
+    '"no kernel image is available for execution on the device".'
+)
+_OF_EVERY_BUILD: dict[str, tuple[OptStr, str]] = {
+    "torch-arch-unsupported-new": (None, _UNSERVED),
+    "torch-arch-unsupported-old": (None, _UNSERVED),
+    "driver-too-old": (
+        "The NVIDIA driver is too old for torch {release}",
+        "Every published CUDA build of torch {release} needs driver {floor} or newer.",
+    ),
+    "toolkit-torch-mismatch": (
+        "The CUDA toolkit is version {toolkit}, and no build of torch {release} is for that CUDA",
+        "torch refuses to compile extensions with a toolkit from a different CUDA major version.",
+    ),
+}
+"""Rules that turn on the build of torch -> title (None: the rule's own) and why, where it is one of
+several that all lead there."""
 
 
 def _finding(rule: Rule, found: Found, machine: Machine) -> Finding:
@@ -221,16 +280,36 @@ def _rooted(findings: list[Finding]) -> list[Finding]:
     return out
 
 
-def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
-    """By severity, then confidence, then the order of the catalogue. One finding a cause."""
+def _standing(
+    findings: list[Finding], machine: Machine, knowledge: Knowledge
+) -> Mapping[str, Standing]:
+    """Where in a report its causes stand; on a host there is no complaint to stand in."""
+    if machine.look != "report":
+        return {}
+    from cudadoctor.rules.pasted.reported import standings
+
+    return standings({finding.cause for finding in findings}, machine, knowledge)
+
+
+def _in_order(findings: list[Finding], standing: Mapping[str, Standing]) -> tuple[Finding, ...]:
+    """The gravest first. One finding a cause.
+
+    This is the one ranking that there is: primary cause and candidates follow it. By severity;
+    what is merely possible after what is likely; catch-alls last; what is proven before what is
+    likely; roots before what they explain; in a report by where it stands (its title and last
+    error, then what else it tells, then what warns in passing); by the order of the catalogue.
+    """
     place = {cause: index for index, cause in enumerate(CATALOGUE)}
     first: dict[str, Finding] = {}
     for finding in sorted(
         findings,
         key=lambda finding: (
             finding.severity,
+            finding.confidence is POSSIBLE,
+            finding.cause in CATCH_ALLS,
             finding.confidence,
             bool(finding.because_of),
+            standing.get(finding.cause, Standing.TOLD),
             place.get(finding.cause, 999),
         ),
     ):
@@ -264,9 +343,13 @@ def _concluded(
         if unearned or unsure or (matters and not pasted):
             verdict = "undecided"
             undecided += () if matters else unearned[:1]
-    if verdict == "healthy" and pasted:
+    if verdict == "healthy" and pasted and gap_of(machine, "symptoms") is None:
         # What a dump may be pasted for, nobody has complained of.
-        findings = tuple(finding for finding in findings if finding.cause not in HARMLESS)
+        findings = tuple(
+            finding
+            for finding in findings
+            if finding.cause not in HARMLESS or finding.confidence is not POSSIBLE
+        )
     # A catch-all stands last, however sure it is.
     primary = min(
         (finding.cause for finding in roots), key=lambda cause: cause == "unknown", default=None
@@ -276,7 +359,7 @@ def _concluded(
     if verdict == "undecided" and pasted:
         from cudadoctor.rules.pasted.reported import candidates_in, commands_in
 
-        candidates = candidates_in(machine, knowledge, findings)
+        candidates = candidates_in(machine, knowledge, findings, primary)
         asked = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":
         # 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.
@@ -349,9 +432,7 @@ def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Mac
 def _in_passing(finding: Finding) -> bool:
     """Whether only warnings tell it."""
     lines = [shown.value for shown in finding.evidence if shown.fact.startswith("symptoms.")]
-    return bool(lines) and all(
-        any(word in f" {line.lower()}" for word in WORDS["passing"]) for line in lines
-    )
+    return bool(lines) and all(map(in_passing, lines))
 
 
 # --- the next command ------------------------------------------------------------------------

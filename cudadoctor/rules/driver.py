@@ -391,7 +391,13 @@ def driver_too_old(m: Machine, kb: Knowledge) -> Answer:
     unknown = f"cudadoctor's tables do not include CUDA {cuda}"
     floor = need(kb.oldest_driver(cuda, driver_system(m)), "torch.cuda", unknown)
     oldest = floor.driver
-    if driver >= oldest or (_replaced_anyway(m) and upgrade_driver(m, kb, oldest.branch or 0)):
+    # Who names a branch alone has one of its releases.
+    branch = "." not in driver.text and driver.branch == oldest.branch
+    if (
+        driver >= oldest
+        or branch
+        or (_replaced_anyway(m) and upgrade_driver(m, kb, oldest.branch or 0))
+    ):
         return None
     kernel = "driver.kernel" if m.driver.kernel else "driver.reported"
     return Found(

@@ -1,7 +1,7 @@
-"""What is supposed where a machine does not name its system, its processor or its GPU's chip.
+"""What is supposed where a machine does not name its system, processor, GPU's chip or torch build.
 
-Each of these has few possibilities. Where all of them lead to one build, that build is given; where
-they differ, none is, and the one command is named that decides.
+Each of these has few possibilities. Where all of them lead to one build, or to one finding, that is
+given; where they differ, none is, and the one command is named that decides.
 """
 
 from __future__ import annotations
@@ -10,10 +10,19 @@ import re
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.version import Version
 
 from cudadoctor.knowledge import GpuModel, Knowledge
-from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
-from cudadoctor.solver.demand import PLATFORM_OF, capability_of, listed, nvidia_devices
+from cudadoctor.model.machine import Gpu, Machine, OptStr, OptVersion, Strings
+from cudadoctor.solver.demand import (
+    PLATFORM_OF,
+    SUPPOSED_CUDA,
+    capability_of,
+    listed,
+    nvidia_devices,
+    platform_of,
+    python_of,
+)
 
 ASK_GPU = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv")
 ASK_SYSTEM = ("python", "-m", "platform")
@@ -95,6 +104,62 @@ def as_listed(machine: Machine, knowledge: Knowledge) -> Machine:
     if usual is None or usual.cuda is None or sum(same) < _FEW or 2 * sum(same) < len(same):
         return listed_as
     return replace(listed_as, torch=replace(torch, build="cuda", cuda=usual.cuda))
+
+
+def torches(machine: Machine, knowledge: Knowledge) -> tuple[Machine, ...]:
+    """A report's machine with each published CUDA build that its torch may be, oldest CUDA first.
+
+    () where the tables know that very build, where it may as well be the one for the CPU, and of
+    what is no release of PyTorch's own (a nightly, a vendor's or the author's build).
+    """
+    here, torch = machine.platform, machine.torch
+    release, cuda, imported = torch.version, torch.cuda, torch.imported
+    if machine.look != "report" or torch.installed is False or here.jetson:
+        return ()
+    foreign = release and (release.is_prerelease or (release.local and cuda is None))
+    if foreign or (release or cuda) is None or torch.build not in (None, "cuda"):
+        return ()
+    of_it = [
+        build
+        for platform in _platforms(machine, knowledge)
+        for build in knowledge.builds_on(platform)
+        if build.published is not False and _begins(build.torch, release)
+    ]
+    own = [build for build in of_it if build.cuda and _begins(build.cuda, cuda)]
+    plain = here.system and any(build.default and build.cuda is None for build in of_it)
+    for_cpu = plain or (imported is not None and imported.cuda_available is False)
+    named = cuda and release and Version(release.base_version) in {build.torch for build in own}
+    if named or (torch.build is None and for_cpu):
+        return ()
+    python = python_of(machine)
+    own = [build for build in own if python in build.pythons] or own
+    return tuple(
+        replace(
+            machine,
+            torch=replace(
+                torch,
+                version=build.torch,
+                build="cuda",
+                cuda=build.cuda,
+                archs=None if build.archs_uncertain else build.archs,
+            ),
+        )
+        for build in sorted(own, key=lambda build: build.cuda or SUPPOSED_CUDA)
+    )
+
+
+def _platforms(machine: Machine, knowledge: Knowledge) -> list[str]:
+    """The platforms that the machine may be of: those of a PC where it names no system."""
+    here = machine.platform
+    known = {platform_of(possible) for possible in supposed(machine, knowledge).machines}
+    if here.system is None and known == {None}:
+        known = {PLATFORM_OF.get((name, here.machine or "x86_64")) for name in ("Linux", "Windows")}
+    return sorted(filter(None, known))
+
+
+def _begins(whole: Version, said: OptVersion) -> bool:
+    """Whether a version is the one that was said, or one of that minor release or major."""
+    return said is None or whole.release[: len(said.release)] == said.release
 
 
 _FEW = 2

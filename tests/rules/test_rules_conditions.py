@@ -38,6 +38,11 @@ def toolkit(cuda: str, torch: str | None = None, version: str = "2.14.1") -> dic
     }
 
 
+def toolkits(*cudas: str, torch: str | None) -> dict[str, Any]:
+    kits = [{"path": f"/opt/{cuda}", "origin": "PATH", "cuda": cuda} for cuda in cudas]
+    return {"build": {"toolkits": kits}, "torch": {"cuda": torch}}
+
+
 def compiler(version: str, cuda: str = "12.4", name: str = "g++") -> dict[str, Any]:
     made = {"present": True, "name": name, "version": version}
     kits = [{"path": "/usr/local/cuda", "origin": "CUDA_HOME", "cuda": cuda}]
@@ -238,6 +243,24 @@ TORCH: tuple[Row, ...] = (
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major="8")}, True),
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major2="9")}, False),
     ("cudnn-of-another-major", LINUX, cudnn("9.5.1.17"), False),
+    (
+        "cudnn-of-another-major",
+        LINUX,
+        {**cudnn("9.5.1.17"), **symptom(library="libcudnn.so.8")},
+        True,
+    ),
+    (
+        "cudnn-of-another-major",
+        LINUX,
+        {**cudnn("9.5.1.17"), **symptom(library="libcudnn.so.9")},
+        False,
+    ),
+    (
+        "cudnn-of-another-major",
+        LINUX,
+        {**cudnn("9.5.1.17"), **symptom(library="libnccl.so.2")},
+        False,
+    ),
     ("library-shared-with-uninstalled", LINUX, gone("pip uninstall nvidia-cudnn-cu11"), True),
     ("library-shared-with-uninstalled", LINUX, gone("I removed nvidia_cudnn_cu13 too"), True),
     ("library-shared-with-uninstalled", LINUX, gone("pip install nvidia-cudnn-cu11"), False),
@@ -300,6 +323,10 @@ COMPILED: tuple[Row, ...] = (
     ("toolkit-differs", LINUX, toolkit("10.2", None, "1.12.1"), False),
     ("toolkit-differs", LINUX, toolkit("11.0", None, "1.12.1"), False),
     ("toolkit-differs", LINUX, {"build": {"toolkits": []}}, False),
+    ("fitting-toolkit-not-used", LINUX, toolkits("10.1", "11.8", torch="11.8"), True),
+    ("fitting-toolkit-not-used", LINUX, toolkits("10.1", "11.7", torch="11.8"), False),
+    ("fitting-toolkit-not-used", LINUX, toolkits("11.8", torch="11.8"), False),
+    ("fitting-toolkit-not-used", LINUX, toolkits("10.1", "11.8", torch=None), False),
     (
         "toolkit-differs",
         LINUX,

@@ -201,7 +201,9 @@ def _other_cudnn_listed(m: Machine, kb: Knowledge) -> bool:
 
 def _cudnn_of_another_major(m: Machine, kb: Knowledge) -> bool:
     """Whether the part of cuDNN that is missing is of a major that torch does not bring."""
-    own, named = _cudnn_of_torch(m, kb)[1].partition(".")[0], named_in(m, "cudnn_major")
+    whole = (name.partition("libcudnn.so.")[2] for name in named_in(m, "library"))
+    named = {*named_in(m, "cudnn_major"), *(rest.split(".")[0] for rest in whole if rest)}
+    own = _cudnn_of_torch(m, kb)[1].partition(".")[0]
     return bool(own and named) and own not in named
 
 
@@ -341,6 +343,12 @@ def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:
     return bool(known) and f"cu{used.major}{used.minor}" not in known and used.major <= 10
 
 
+def _fitting_toolkit_not_used(m: Machine) -> bool:
+    """Whether one of several toolkits is of torch's CUDA, and the others are not."""
+    versions = {toolkit.cuda for toolkit in m.build.toolkits or ()} - {None}
+    return len(versions) > 1 and m.torch.cuda in versions
+
+
 _OLDEST_GCC = 5
 """torch 1.5 and later are written in C++14, which GCC knows well from 5 on."""
 
@@ -371,6 +379,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "conda-cuda-beyond-driver": _conda_cuda_beyond_driver,
     "default-cuda-beyond-driver": _default_cuda_beyond_driver,
     "toolkit-differs": _toolkit_differs,
+    "fitting-toolkit-not-used": _fitting_toolkit_not_used,
     "compiler-too-new": _compiler_too_new,
     "compiler-too-old": _compiler_too_old,
     "no-builds-here": _walled_platform,
