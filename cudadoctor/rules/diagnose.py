@@ -357,8 +357,10 @@ def _concluded(
     candidates: tuple[Candidate, ...] = ()
     asked: Strings | None = None
     if verdict == "undecided" and pasted:
-        from cudadoctor.rules.pasted.reported import candidates_in, commands_in
+        from cudadoctor.rules.pasted.reported import candidates_in, commands_in, named_by_words
 
+        told = any(f.confidence <= LIKELY and not f.because_of for f in findings)
+        primary = primary or (None if told else named_by_words(machine, knowledge))
         candidates = candidates_in(machine, knowledge, findings, primary)
         asked = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":

@@ -153,7 +153,8 @@ def _signs(cause: str, m: Machine, kb: Knowledge) -> list[Sign]:
     keys, signs, repeated = symptoms().meaning.get(cause, ()), [], []
     for place, symptom in enumerate(m.symptoms or ()):
         meaning = meaning_of(symptom, m, kb) if symptom.key in keys else None
-        if meaning and meaning.cause == cause and not _contradicted(meaning, m, kb):
+        sure = meaning and not (meaning.confidence == "possible" and _contradicted(cause, m, kb))
+        if meaning and meaning.cause == cause and sure:
             signs.append(Sign(place, symptom, meaning))
         if symptom.key == VERDICT and symptom.values.get("cause") == cause:
             unsure = symptom.values.get("sure", "").strip().lower() == "possible"
@@ -163,17 +164,25 @@ def _signs(cause: str, m: Machine, kb: Knowledge) -> list[Sign]:
 
 
 _CONTRADICTED = {
-    "container-no-gpu": "cuda-available",
-    "scheduler-no-gpu": "cuda-available",
+    **dict.fromkeys(
+        (
+            *("container-no-gpu", "scheduler-no-gpu", "gpu-not-detected", "driver-not-loaded"),
+            *("driver-library-mismatch", "torch-missing", "torch-wrong-backend", "wsl-setup"),
+        ),
+        "cuda-available",
+    ),
+    "torch-cpu-build": "torch-cuda",
+    "driver-not-installed": "driver-answers",
+    "windows-runtime-dll": "linux",
     "torch-arch-unsupported-new": "build-serves-gpu",
     "torch-arch-unsupported-old": "build-serves-gpu",
 }
-"""Causes that a text makes possible at most, where the facts of the report show the contrary."""
+"""Causes that words make possible at most, where the facts of the report show the contrary."""
 
 
-def _contradicted(meaning: Meaning, m: Machine, kb: Knowledge) -> bool:
-    fact = _CONTRADICTED.get(meaning.cause)
-    return fact is not None and meaning.confidence == "possible" and holds(fact, m, kb)
+def _contradicted(cause: str, m: Machine, kb: Knowledge) -> bool:
+    fact = _CONTRADICTED.get(cause)
+    return fact is not None and holds(fact, m, kb)
 
 
 def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:
@@ -188,14 +197,18 @@ def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:
 
 
 def candidates_in(
-    m: Machine, kb: Knowledge, findings: tuple[Finding, ...], primary: OptStr
+    m: Machine,
+    kb: Knowledge,
+    findings: tuple[Finding, ...],
+    primary: OptStr,
 ) -> tuple[Candidate, ...]:
     """The causes that a report leaves open, the likeliest first; the primary cause before all.
 
     findings: in the order of diagnose(). score: 0.6 for what is
     likely, 0.5 for what was found to be possible; below it what the same error texts mean in other
     circumstances, the commonest first, and less where the texts only pass by. A catch-all that is
-    no more than possible stands behind the first of these.
+    no more than possible stands behind the first of these. Of equals the one that the words of the
+    report speak for comes first; those words alone rank what nothing else tells.
     """
     scores = {}
     for finding in findings:
@@ -215,6 +228,8 @@ def candidates_in(
         for number, cause in enumerate(causes, 1):
             score = min(most, 0.15) if cause in CATCH_ALLS else most
             scores[cause] = max(scores.get(cause, 0), round(score / number, 2))
+    for cause, share in _spoken_for(m, kb).items():
+        scores[cause] = round(scores.get(cause, 0) + _READS_ALIKE * share, 2)
     if primary is not None:
         scores = {primary: max(scores.values(), default=_POSSIBLE)} | {
             cause: score for cause, score in scores.items() if cause != primary
@@ -224,6 +239,27 @@ def candidates_in(
 
 _POSSIBLE = 0.5
 """The score of a candidate that was found to be possible."""
+_READS_ALIKE = 0.25
+"""The score of the candidate that a report's words speak for most, and what they add."""
+_MARGIN = 0.3
+"""So much more, in nats, the words have to speak for one cause than for the next."""
+
+
+def _spoken_for(m: Machine, kb: Knowledge) -> dict[str, float]:
+    """Causes that the words of the report speak for, the first with 1, if no fact is against it."""
+    weights = m.likeness or {}
+    left = {cause: weights[cause] for cause in weights if not _contradicted(cause, m, kb)}
+    most = max(left.values(), default=1)
+    return {cause: weight / most for cause, weight in left.items()}
+
+
+def named_by_words(m: Machine, kb: Knowledge) -> OptStr:
+    """The cause that the words of the report alone speak for, where they do so clearly."""
+    most = max((m.likeness or {}).values(), default=0)
+    (first, cause), (second, _) = sorted(
+        [(0.0, ""), (0.0, ""), *((share, cause) for cause, share in _spoken_for(m, kb).items())]
+    )[:-3:-1]
+    return cause if (first - second) * most >= _MARGIN else None
 
 
 def _rareness(cause: str) -> int:
