@@ -207,8 +207,8 @@ def test_what_old_wheels_left_open_ends_where_a_later_release_pins_torch() -> No
 def test_a_release_says_which_other_companions_it_wants() -> None:
     pins = KB.companion_pins("vllm", "0.10.0")
     assert KB.companion_torch("vllm", "0.10.0") == "==2.7.1"
-    assert pins[:2] == ("torchaudio==2.7.1", "torchvision==0.22.1")
-    assert pins[2].startswith("xformers==0.0.31;")
+    assert pins[:3] == ("transformers>=4.53.2", "torchaudio==2.7.1", "torchvision==0.22.1")
+    assert pins[3].startswith("xformers==0.0.31;")
     assert KB.companion_pins("vllm", "0.1.4") == ()
     assert KB.companion_pins("unheard-of", "1") == ()
 
