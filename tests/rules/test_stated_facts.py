@@ -344,3 +344,21 @@ def test_a_glibc_that_is_unknown_or_served_its_torch(text: str) -> None:
 def test_a_toolkit_where_an_extension_does_not_build(text: str, cause: str | None) -> None:
     assert errors(told(f"{text}, the extension fails to build")) == ({cause} if cause else set())
     assert cause not in errors(told(f"{text}, training is slow"))
+
+
+@pytest.mark.parametrize(
+    ("card", "release", "possible"),
+    [
+        ("Tesla T4", "2.5.8", True),
+        ("Tesla V100", "2.0.0", True),
+        ("Tesla T4", "1.0.9", False),
+        ("A100", "2.5.8", False),
+        ("RTX 3090", "2.8.3", False),
+    ],
+)
+def test_flash_attn_and_a_gpu(card: str, release: str, possible: bool) -> None:
+    found = told(f"GPU {card}\nflash-attn=={release}\ntorch==2.3.1+cu121\nit fails")
+    named = {(finding.cause, finding.title) for finding in found.findings}
+    title = "flash-attn does not support this GPU"
+    assert (("not-environment", title) in named) is possible
+    assert not errors(found)

@@ -10,9 +10,10 @@ from packaging.version import Version
 from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.knowledge.drivers import SPREAD
 from cudadoctor.knowledge.tables import table
-from cudadoctor.model.findings import Remedies
+from cudadoctor.model.findings import INFO, POSSIBLE, Remedies
 from cudadoctor.model.machine import Machine, OptVersion, origin_of
 from cudadoctor.model.rule import Answer, Found, rule
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     install_driver,
     install_torch,
@@ -26,7 +27,7 @@ from cudadoctor.rules.evidence.signs import AUTHOR, bare, cuda_works, live_gpus,
 from cudadoctor.rules.gpu import FIRST_BRANCH, LAST_BRANCH
 from cudadoctor.rules.pasted.installs import with_other_python
 from cudadoctor.rules.pasted.refusals import offers_of
-from cudadoctor.solver.demand import platform_of, python_of
+from cudadoctor.solver.demand import capability_of, platform_of, python_of
 from cudadoctor.solver.supposed import begins
 
 _GLIBC = {name: Version(text) for name, text in table("rules/glibc", dict[str, str]).items()}
@@ -132,6 +133,30 @@ def _named_glibc(m: Machine) -> OptVersion:
     distro, version = m.platform.distro, m.platform.distro_version or ""
     names = (f"{distro} {version}", f"{distro} {version.partition('.')[0]}")
     return next((_GLIBC[name] for name in names if name in _GLIBC), None)
+
+
+_FLASH_ATTN = Version("2.0")
+_FLASH_ATTN_FLOOR = Version("8.0")
+
+
+@rule(
+    "not-environment", title="flash-attn does not support this GPU", severity=INFO, essential=False
+)
+def flash_attn_without_gpu(m: Machine, kb: Knowledge) -> Answer:
+    """flash-attn 2 needs an Ampere or newer GPU (compute capability 8.0), whichever torch is
+    installed. torch has an attention of its own that runs on this GPU: pass
+    attn_implementation="sdpa" to transformers, or uninstall flash-attn.
+
+    flash-attn 1 also runs on Turing GPUs (T4, RTX 20 series).
+    """
+    package = m.package("flash-attn")
+    version = version_of(package.version) if package else None
+    present = [capability_of(gpu, kb) for gpu in live_gpus(m)]
+    known = [gpu for gpu in present if gpu is not None]
+    newer = len(known) < len(present) or max(known, default=_FLASH_ATTN_FLOOR) >= _FLASH_ATTN_FLOOR
+    if version is None or version < _FLASH_ATTN or newer:
+        return None
+    return Found(evidence=("packages", "gpus"), confidence=POSSIBLE)
 
 
 def _told_gpus(m: Machine, kb: Knowledge) -> list[tuple[str, GpuModel]]:
