@@ -162,6 +162,22 @@ def test_a_driver_and_a_release(driver: str, torch: str, old: bool) -> None:
     assert bool(found.plan.steps) is old
 
 
+@pytest.mark.parametrize(
+    ("level", "torch", "old"),
+    [("11.4", "2.8.0", True), ("12.0", "2.8.0", False), ("11.4", "2.5.0", False)],
+)
+def test_the_newest_cuda_of_a_driver_and_a_release(level: str, torch: str, old: bool) -> None:
+    banner = f"| NVIDIA-SMI    Driver Version:   CUDA Version: {level}     |"
+    found = told(f"{banner}\ntorch {torch}, it fails")
+    assert ("driver-too-old" in errors(found)) is old
+    (why,) = [finding.why for finding in found.findings] or [""]
+    assert why == (
+        f"Every published CUDA build of torch {torch} needs driver 525.60.13 or newer."
+        if old
+        else ""
+    )
+
+
 # --- torch and Python -----------------------------------------------------------------------------
 
 PYTHONS = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")

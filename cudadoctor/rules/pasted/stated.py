@@ -74,7 +74,7 @@ def release_without_python(m: Machine, kb: Knowledge) -> Answer:
         evidence=("torch.version", "python.version"),
         values={"release": said, "python": python, "pythons": listed},
         sure=False,
-        remedies=with_other_python(m, kb, ", ".join(listed), said),
+        remedies=with_other_python(m, kb, ", ".join(listed), release.public),
     )
 
 
