@@ -9,13 +9,15 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from packaging.version import Version
 
+from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, OptStr
-from cudadoctor.model.requirements import COMPANIONS
 from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
+from cudadoctor.reports.mentions import affirmed
 from cudadoctor.reports.packages import KNOWN, distribution
 from cudadoctor.reports.phrases import AUTHOR, read_table
 from cudadoctor.reports.statements import Rank, Statements, gated, stated
@@ -29,10 +31,10 @@ _LINES = 1500
 
 def read_prose(doc: Document, knowledge: Knowledge) -> Statements:
     """Everything that the author's own words tell."""
-    part = Document(doc.lines[:_LINES]) if len(doc.lines) > _LINES else doc
+    part = affirmed(Document(doc.lines[:_LINES]))
     yield from _gpus(part, knowledge)
-    yield from _torch(part)
-    yield from _companions(part)
+    yield from read_table(part, "boards")
+    yield from _releases(part)
     yield from _enumerated(part)
     yield from read_table(part, "prose")
 
@@ -82,12 +84,21 @@ _NUMBER = (
     r"(?:nvidia )?(?:[345]0[5-9]0|10[3-8]0|16[56]0|20[678]0|9[5-8]0)"
     r"(?:[ -]?(?:ti|super|laptop|mobile|d)\b){0,3}"
 )
-_MODEL = re.compile(rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})(?!\w)")
+_MODEL = re.compile(rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})s?(?!\w)")
 _ABOUT_GPU = re.compile(
-    r"(?i)\b(?:gpus?|graphics?|card|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro)\b"
+    r"(?i)\b(?:gpus?|graphics?|cards?|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro|tarjeta"
+    r"|grafikkarte|carte graphique|placa de v[ií]deo|видеокарт\w{1,3})\b|显卡|顯卡|顯示卡|グラボ"
+    r"|グラフィック|그래픽"
 )
 _SHORT = re.compile(r"(?i)[akpmvtlhb]\d{1,3}$|\d{3,4}$")
 """Letters and numbers that mean a GPU only where the line speaks of one."""
+_BESIDE_TORCH = re.compile(r"(?i)torch|\bcuda|\bcu1\d\d\b")
+_PLAIN = re.compile(r"[AHKPV]\d{2,3}m?|[TLB]\d{2,3}|[TLP]4")
+"""Letters and numbers of a board as NVIDIA writes them."""
+_HAS = re.compile(
+    r"(?i)\b(?:with|on|has|have|having|using|use|mit|con|com|avec|sur|auf|einer?)(?: an?| the| my| one"
+    r"| eine[rm]?| une?| el| la| uma?| two| \d{1,2}x?)? (?:nvidia )?$"
+)
 _MANY = {"two": 2, "dual": 2, "four": 4, "eight": 8}
 _PCI_ID = re.compile(r"(?i)\b10de:([0-9a-f]{4})\b")
 MOST_GPUS = 16
@@ -110,7 +121,7 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         )
     for number, text in doc.lines:
         for match in _MODEL.finditer(text) if len(text) <= 1000 else ():
-            name = _named(match["name"], text, knowledge)
+            name = _named(match, knowledge)
             if name and not any(gpu.name == name for gpu in found):
                 count = int(match["count"] or 0) or _MANY.get((match["words"] or "").lower(), 1)
                 places = range(len(found), min(len(found) + count, MOST_GPUS))
@@ -127,10 +138,15 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         yield from read_table(doc, "other_vendors")
 
 
-def _named(text: str, line: str, knowledge: Knowledge) -> OptStr:
+def _named(found: re.Match[str], knowledge: Knowledge) -> OptStr:
     """The name as the driver would say it; None where these letters mean no GPU."""
+    text, line = found["name"], found.string
     if _SHORT.fullmatch(text) and not _ABOUT_GPU.search(line):
-        return None
+        near = _HAS.search(line, max(0, found.start() - 40), found.start("name"))
+        counted = found["count"] or found["words"]
+        beside = _BESIDE_TORCH.search(line)
+        if not (beside or counted or near) or not (_PLAIN.fullmatch(text) or counted and beside):
+            return None
     return _model(" ".join(text.split()), knowledge)
 
 
@@ -157,24 +173,39 @@ def _model(text: str, knowledge: Knowledge) -> OptStr:
 
 # --- versions ------------------------------------------------------------------------------------
 
-_GAP = r"(?: version| ver\.?| v| is| ==?| =|:|=|\s|\(|\*){1,4}\s?v?"
-_TORCH = re.compile(
-    r"(?i)(?<![\w./-])(?:py)?torch(?:[ -]version)?(?:\.__version__)?" + _GAP + r"[\"']?"
-    r"(?P<v>\d\.\d{1,2}(?:\.\d{1,2})?(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d{1,3})?(?:\+[\w.]{2,20})?)"
-    r"(?![\w.]{0,20}-cuda)",
-)
-_BESIDE = re.compile(
-    r"(?i)(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext|vllm|xformers|torchcodec"
-    r"|bitsandbytes|flash[-_]attn|deepspeed|torchao|torch[-_]tensorrt|triton-windows|fastai|sglang)"
-    r"(?:[ -]version)?(?:\.__version__\)?)?"
-    + _GAP
-    + r"[\"']?(?P<v>\d\.\d{1,2}\.\d{1,2}(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d)?(?:\+[\w.]{2,20})?)"
-    r"(?![\w.*])",
-)
-_SEVERAL = re.compile(
-    r"(?<![\w.-])[A-Za-z][\w.-]{1,60}[ =]{1,2}v?\d[\w.+]{0,40}, [A-Za-z][\w.-]{1,60}[ =]{1,2}v?\d"
-)
-"""A list of packages in a sentence: one release alone may be that of a program's bug report."""
+class Thing(Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that has a release; releases.toml says what each field means."""
+
+    names: str
+    release: str
+    group: str = ""
+    tight: bool = False
+
+    def pattern(self, gap: str, behind: str) -> re.Pattern[str]:
+        """The release behind the name, or before it: version 2.1 of X, the 535.54 driver."""
+        gap = f"(?:{gap})?" if self.tight else gap
+        before = f"versi(?:on|ón|ão) (?P<of>{self.release}){behind}"
+        if self.group.startswith("driver"):
+            before += rf"|(?P<the>[2-6]\d\d\.\d{{2,3}}(?:\.\d{{2}})?)\s"
+        return re.compile(
+            rf"(?i)(?<![\w./-])(?:(?P<name>{self.names}){gap}(?P<v>{self.release})"
+            rf"|(?:{before})(?P<named>{self.names})(?!\w))"
+        )
+
+
+class Releases(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table of releases.toml."""
+
+    gap: str
+    behind: str
+    thing: tuple[Thing, ...]
+
+
+_RELEASES = wording("releases", Releases)
+_THINGS = [
+    (thing.group, thing.pattern(_RELEASES.gap, _RELEASES.behind)) for thing in _RELEASES.thing
+]
+_SPELLED = {"flash attention": "flash-attn", "flash attn": "flash-attn", "flash-attention": "flash-attn"}
 _SPOKEN_OF = re.compile(
     r"(?i)requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions"
 )
@@ -186,38 +217,21 @@ _REFUSED = re.compile(
 """What stands before a release that was not found, or that a checkpoint was made with."""
 
 
-def _torch(doc: Document) -> Statements:
-    for match in _TORCH.finditer(doc.flat):
-        if not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()]):
-            yield from stated(
-                doc.line_of(match), AUTHOR, values.torch_facts(match["v"]), Rank.PROSE
-            )
-
-
-@gated(
-    "torchvision",
-    "torchaudio",
-    "torchtext",
-    "vllm",
-    "xformers",
-    "torchcodec",
-    "bitsandbytes",
-    "flash",
-    "deepspeed",
-    "torchao",
-    "tensorrt",
-    "triton-windows",
-    "fastai",
-    "sglang",
-)
-def _companions(doc: Document) -> Statements:
-    for match in _BESIDE.finditer(doc.flat):
-        line = doc.line_at(match.start())
-        spelled = "version:" in match[0].lower() or line.text.strip() == match[0]
-        listed = match["name"].lower() in COMPANIONS or spelled or _SEVERAL.search(line.text)
-        if listed and not _SPOKEN_OF.search(line.text):
-            facts = {"packages": (distribution(match["name"], match["v"]),)}
-            yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
+def _releases(doc: Document) -> Statements:
+    for group, pattern in _THINGS:
+        for match in pattern.finditer(doc.flat):
+            said = match.groupdict()
+            release = said.get("v") or said.get("of") or said.get("the") or ""
+            name = said["name"] or said["named"]
+            line = doc.line_at(match.start())
+            if group:
+                facts = values.of_group(group, release)
+                told = not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()])
+            else:
+                facts = {"packages": (distribution(_SPELLED.get(name.lower(), name), release),)}
+                told = not _SPOKEN_OF.search(line.text)
+            if told:
+                yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
 
 
 _PARTED = re.compile(r"\s{0,4}(?:[,;|]|\s[/+]\s)\s{0,4}|\s\([^()]{0,200}\)")

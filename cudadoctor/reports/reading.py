@@ -59,7 +59,6 @@ READERS: tuple[Reader, ...] = (
     *PROGRAM_READERS,
     installs.read_installs,
     prose.read_assignments,
-    phrases.reader("boards"),
     tools.read_paths,
     phrases.reader("authors"),
     demands.read_demands,
