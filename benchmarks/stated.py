@@ -258,7 +258,11 @@ FRAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "¿Debería usar {x}?",
             "Estoy pensando en comprar o instalar {x}.",
         ),
-        "past": ("Antes tenía {x}.", "Antes de actualizar usaba {x}.", "El año pasado usaba {x}."),
+        "past": (
+            "Antes tenía {x}.",
+            "Antes de actualizar usaba {x}.",
+            "El año pasado usaba {x}.",
+        ),
     },
     "zh": {
         "mine": ("我用的是{x},一运行就报错。", "我的环境:{x}。", "目前使用{x},训练失败。"),
@@ -269,7 +273,11 @@ FRAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "同事用{x}就能跑。",
         ),
         "wanted": ("我想换成{x}。", "我打算用{x}。", "请问是否应该使用{x}?"),
-        "past": ("我以前用{x}。", "升级之前用的是{x}。", "之前在{x}上可以。"),
+        "past": (
+            "我以前用{x}。",
+            "升级之前用的是{x}。",
+            "之前在{x}上可以。",
+        ),
     },
     "ja": {
         "mine": (
@@ -284,7 +292,11 @@ FRAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "同僚は {x} を使っています。",
         ),
         "wanted": ("{x} に変えたいです。", "{x} を使う予定です。", "{x} を検討しています。"),
-        "past": ("以前は {x} を使っていました。", "アップグレード前は {x} でした。", "昔は {x} でした。"),
+        "past": (
+            "以前は {x} を使っていました。",
+            "アップグレード前は {x} でした。",
+            "昔は {x} でした。",
+        ),
     },
     "ko": {
         "mine": ("저는 {x} 사용 중인데 오류가 납니다.", "내 환경: {x}", "현재 {x} 쓰고 있습니다."),
@@ -295,7 +307,11 @@ FRAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "동료는 {x} 씁니다.",
         ),
         "wanted": ("{x} 바꾸고 싶습니다.", "{x} 사용할 계획입니다.", "{x} 고려하고 있습니다."),
-        "past": ("예전에는 {x} 썼습니다.", "업그레이드 전에는 {x} 였습니다.", "이전에 {x} 썼습니다."),
+        "past": (
+            "예전에는 {x} 썼습니다.",
+            "업그레이드 전에는 {x} 였습니다.",
+            "이전에 {x} 썼습니다.",
+        ),
     },
     "de": {
         "mine": (
@@ -314,7 +330,11 @@ FRAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "Soll ich {x} verwenden?",
             "Ich überlege, {x} zu nehmen.",
         ),
-        "past": ("Früher hatte ich {x}.", "Vor dem Upgrade hatte ich {x}.", "Bisher lief es mit {x}."),
+        "past": (
+            "Früher hatte ich {x}.",
+            "Vor dem Upgrade hatte ich {x}.",
+            "Bisher lief es mit {x}.",
+        ),
     },
     "fr": {
         "mine": ("J'utilise {x} et ça plante.", "Ma config : {x}.", "Je tourne avec {x}, échec."),
@@ -340,7 +360,11 @@ FRAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "Um colega tem {x} e está tudo bem.",
         ),
         "wanted": ("Quero usar {x}.", "Devo instalar {x}?", "Pretendo mudar para {x}."),
-        "past": ("Antes eu tinha {x}.", "Antes de atualizar eu usava {x}.", "Antigamente eu usava {x}."),
+        "past": (
+            "Antes eu tinha {x}.",
+            "Antes de atualizar eu usava {x}.",
+            "Antigamente eu usava {x}.",
+        ),
     },
     "ru": {
         "mine": ("У меня {x}, всё падает.", "Моя система: {x}.", "Использую {x}, не работает."),
@@ -351,7 +375,11 @@ FRAMES: dict[str, dict[str, tuple[str, ...]]] = {
             "Коллега использует {x}, всё хорошо.",
         ),
         "wanted": ("Хочу перейти на {x}.", "Стоит ли ставить {x}?", "Планирую {x}."),
-        "past": ("Раньше у меня было {x}.", "До обновления было {x}.", "Прежде стояло {x}."),
+        "past": (
+            "Раньше у меня было {x}.",
+            "До обновления было {x}.",
+            "Прежде стояло {x}.",
+        ),
     },
 }
 """Language -> whether the fact holds -> sentences around the words for it."""

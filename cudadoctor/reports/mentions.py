@@ -18,6 +18,7 @@ _ENDS = {name: re.compile(str(pattern)) for name, pattern in _TABLE.pop("ends").
 _ENDS["part"] = re.compile(f"{_ENDS['clause'].pattern}|{_ENDS['part'].pattern}")
 _ENDS["place"] = re.compile(f"{_ENDS['part'].pattern}|{_ENDS['place'].pattern}")
 _WITHOUT_SPACES = "\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_SCRIPTS = re.compile(f"[{_WITHOUT_SPACES}]")
 _LONGEST = 1000
 """Longer lines are no sentences of a person."""
 _WRAPPED = 60
@@ -30,16 +31,13 @@ _NEAR = re.compile(r"(?:\S{1,40}\s){0,3}$")
 @cache
 def _cues() -> dict[str, re.Pattern[str]]:
     """Each reach with the cues of every stance and language."""
-    reaches: dict[str, tuple[list[str], list[str]]] = {}
+    reaches: dict[str, list[str]] = {}
     for stance in _TABLE.values():
         for reach, patterns in stance.items():
             for pattern in patterns:
-                spaced = re.search(f"[{_WITHOUT_SPACES}]", pattern) is None
-                reaches.setdefault(reach, ([], []))[spaced].append(pattern)
-    return {
-        reach: re.compile("|".join([*bare, rf"\b(?:{'|'.join(words)})"]) if words else "|".join(bare))
-        for reach, (bare, words) in reaches.items()
-    }
+                begins = "" if _SCRIPTS.search(pattern) else r"\b"
+                reaches.setdefault(reach, []).append(f"{begins}(?:{pattern})")
+    return {reach: re.compile("|".join(patterns)) for reach, patterns in reaches.items()}
 
 
 def _end(kind: str, text: str, start: int) -> int:
@@ -86,7 +84,7 @@ def affirmed(doc: Document) -> Document:
     if len(low) != len(text):
         low = text
     for stop in (*(end.end() for end in _ENDS["sentence"].finditer(low)), len(low)):
-        if 8 < stop - start <= _LONGEST:
+        if 4 < stop - start <= _LONGEST:
             for first, last in _denied(low[start:stop]):
                 marks[start + first : start + last] = _hidden(text[start + first : start + last])
         start = stop

@@ -77,8 +77,8 @@ _BRANDED = (
     r"[0-9xvkpmt]\w{0,6}" + _SUFFIX
 )
 _CHIP = (
-    r"(?:nvidia )?(?:tesla )?(?:[akpmvtlh]\d{1,3}|gh200|gb200|gb300|gb10|b[123]00|h200|h20|h800"
-    r"|a800|a10g|l40s|dgx spark)(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
+    r"(?:nvidia )?(?:tesla )?(?:[akpmvtlh]\d{1,3}|a[2456][05]00|gh200|gb200|gb300|gb10|b[123]00"
+    r"|h200|h20|h800|a800|a10g|l40s|dgx spark)(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
 )
 _NUMBER = (
     r"(?:nvidia )?(?:[345]0[5-9]0|10[3-8]0|16[56]0|20[678]0|9[5-8]0)"
@@ -86,7 +86,7 @@ _NUMBER = (
 )
 _MODEL = re.compile(rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})s?(?!\w)")
 _ABOUT_GPU = re.compile(
-    r"(?i)\b(?:gpus?|graphics?|cards?|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro|tarjeta"
+    r"(?i)\b(?:gpus?|graphics?|cards?|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro|[dh]gx|tarjeta"
     r"|grafikkarte|carte graphique|placa de v[ií]deo|видеокарт\w{1,3})\b|显卡|顯卡|顯示卡|グラボ"
     r"|グラフィック|그래픽"
 )
@@ -96,9 +96,12 @@ _BESIDE_TORCH = re.compile(r"(?i)torch|\bcuda|\bcu1\d\d\b")
 _PLAIN = re.compile(r"[AHKPV]\d{2,3}m?|[TLB]\d{2,3}|[TLP]4")
 """Letters and numbers of a board as NVIDIA writes them."""
 _HAS = re.compile(
-    r"(?i)\b(?:with|on|has|have|having|using|use|mit|con|com|avec|sur|auf|einer?)(?: an?| the| my| one"
-    r"| eine[rm]?| une?| el| la| uma?| two| \d{1,2}x?)? (?:nvidia )?$"
+    r"(?i)\b(?:with|on|has|have|having|using|use|mit|con|com|avec|sur|auf|einer?)"
+    r"(?P<one> an?| my| our| one| eine[rm]?| une?| una| uma| mi| two)?(?: the| el| la)? "
+    r"(?:nvidia )?$"
 )
+_ON_BOARD = re.compile(r"(?i)\b(?:[dh]gx|sxm\d?|nvswitch\w{0,2})\b")
+"""What tells that the GPUs are modules of a board, not PCIe cards."""
 _MANY = {"two": 2, "dual": 2, "four": 4, "eight": 8}
 _PCI_ID = re.compile(r"(?i)\b10de:([0-9a-f]{4})\b")
 MOST_GPUS = 16
@@ -144,27 +147,28 @@ def _named(found: re.Match[str], knowledge: Knowledge) -> OptStr:
     if _SHORT.fullmatch(text) and not _ABOUT_GPU.search(line):
         near = _HAS.search(line, max(0, found.start() - 40), found.start("name"))
         counted = found["count"] or found["words"]
-        beside = _BESIDE_TORCH.search(line)
-        if not (beside or counted or near) or not (_PLAIN.fullmatch(text) or counted and beside):
+        beside = near or _BESIDE_TORCH.search(line)
+        if not counted and not (_PLAIN.fullmatch(text) and beside) and not (near and near["one"]):
             return None
-    return _model(" ".join(text.split()), knowledge)
+    return _model(" ".join(text.split()), _ON_BOARD.search(line) is not None, knowledge)
 
 
 _NAMES = (
     *("{0}", "geforce {0}", "tesla {0}", "quadro {0}", "geforce rtx {0}", "geforce gtx {0}"),
-    *("{0} gpu", "geforce {1} laptop gpu", "{1}", "geforce {1}", "geforce rtx {1}"),
+    *("rtx {0}", "{0} gpu", "geforce {1} laptop gpu", "{1}", "geforce {1}", "geforce rtx {1}"),
     *("geforce gtx {1}", "tesla {2}m", "{2} pcie", "tesla {2} pcie 16gb", "{2} sxm2 16gb"),
 )
 """Names to try for what somebody wrote (0), that without "laptop" (1), and its last word (2)."""
+_BOARD_NAMES = ("{2} sxm4", "tesla {2} sxm2 16gb", "{2} sxm2 16gb")
 
 
 @lru_cache(maxsize=4096)
-def _model(text: str, knowledge: Knowledge) -> OptStr:
+def _model(text: str, on_board: bool, knowledge: Knowledge) -> OptStr:
     spaced = re.sub(r"(?i)\b(rtx|gtx|gt|mx)[ -]?(?=\d)", r"\1 ", text)
     spaced = re.sub(r"(?i)(?<=\d)[ -]?(ti|super)\b", r" \1", spaced)
     plain = re.sub(r"(?i)\b(?:nvidia|geforce)\s|(?<!laptop) gpu$", "", spaced)
     number = re.sub(r"(?i)\s?(?:laptop|mobile)(?: gpu)?$", "", plain)
-    for template in _NAMES:
+    for template in (*(_BOARD_NAMES if on_board else ()), *_NAMES):
         name = template.format(plain, number, plain.split()[-1])
         if model := knowledge.gpu_by_name(name):
             return model.name if "/" not in model.name else name
@@ -172,6 +176,7 @@ def _model(text: str, knowledge: Knowledge) -> OptStr:
 
 
 # --- versions ------------------------------------------------------------------------------------
+
 
 class Thing(Struct, frozen=True, forbid_unknown_fields=True):
     """Something that has a release; releases.toml says what each field means."""
@@ -186,9 +191,9 @@ class Thing(Struct, frozen=True, forbid_unknown_fields=True):
         gap = f"(?:{gap})?" if self.tight else gap
         before = f"versi(?:on|ón|ão) (?P<of>{self.release}){behind}"
         if self.group.startswith("driver"):
-            before += rf"|(?P<the>[2-6]\d\d\.\d{{2,3}}(?:\.\d{{2}})?)\s"
+            before += r"|(?P<the>[2-6]\d\d\.\d{2,3}(?:\.\d{2})?)\s"
         return re.compile(
-            rf"(?i)(?<![\w./-])(?:(?P<name>{self.names}){gap}(?P<v>{self.release})"
+            rf"(?i)(?<![A-Za-z0-9_./-])(?:(?P<name>{self.names}){gap}(?P<v>{self.release})"
             rf"|(?:{before})(?P<named>{self.names})(?!\w))"
         )
 
@@ -205,9 +210,10 @@ _RELEASES = wording("releases", Releases)
 _THINGS = [
     (thing.group, thing.pattern(_RELEASES.gap, _RELEASES.behind)) for thing in _RELEASES.thing
 ]
-_SPELLED = {"flash attention": "flash-attn", "flash attn": "flash-attn", "flash-attention": "flash-attn"}
+_FLASH = re.compile(r"(?i)flash.att(?:entio)?n")
 _SPOKEN_OF = re.compile(
     r"(?i)requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions"
+    r"|\bsince\b"
 )
 """What stands in a line that speaks of a release rather than of what is there."""
 _REFUSED = re.compile(
@@ -228,7 +234,7 @@ def _releases(doc: Document) -> Statements:
                 facts = values.of_group(group, release)
                 told = not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()])
             else:
-                facts = {"packages": (distribution(_SPELLED.get(name.lower(), name), release),)}
+                facts = {"packages": (distribution(_FLASH.sub("flash-attn", name), release),)}
                 told = not _SPOKEN_OF.search(line.text)
             if told:
                 yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
@@ -271,6 +277,21 @@ _ADVICE = re.compile(
 _NO_VALUE = frozenset({"N/A", "None", "not", "=", "==", "!="})
 
 
+def _value(text: str) -> str:
+    """A value without its quotes, and without the mark that ends a sentence."""
+    bare = text.strip("\"'").rstrip("\\`,")
+    return bare[:-1] if re.search(r"[\w/]\.$", bare) else bare
+
+
+_IN_CODE = re.compile(r"environ(?:\.get)?\s?[\[(]\s?[\"']?$|setenv\(\s?[\"']?$")
+
+
+def _is_expression(setting: re.Match[str]) -> bool:
+    """Whether a program sets it to something that only runs tell: os.environ[name] = value."""
+    before = setting.string[max(0, setting.start("name") - 24) : setting.start("name")]
+    return setting["value"][:1] not in ("'", '"') and _IN_CODE.search(before) is not None
+
+
 @gated("cuda", "nccl", "gloo", "torch", "nvidia_", "ld_", "omp_", "master_", "pip_", "xla_")
 def read_assignments(doc: Document) -> Statements:
     """Variables of the allow-list: `export X=1`, `X=1 python`, os.environ["X"] = "1", `X: 1` ..."""
@@ -280,10 +301,11 @@ def read_assignments(doc: Document) -> Statements:
         if "_" not in text or len(text) > 2000:
             continue
         found = {
-            setting["name"]: setting["value"].strip("\"'").rstrip("\\`,")
+            setting["name"]: _value(setting["value"])
             for pattern in (_SET, _FISH)
             for setting in pattern.finditer(text)
             if setting["value"] not in _NO_VALUE and "$" not in setting["value"][:1]
+            if not _is_expression(setting)
             if not _ADVICE.search(f"{above} {text[: setting.start()]}"[-120:])
         }
         if known := allowed(found):
