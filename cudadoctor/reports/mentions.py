@@ -31,13 +31,18 @@ _NEAR = re.compile(r"(?:\S{1,40}\s){0,3}$")
 @cache
 def _cues() -> dict[str, re.Pattern[str]]:
     """Each reach with the cues of every stance and language."""
-    reaches: dict[str, list[str]] = {}
+    reaches: dict[str, dict[str, list[str]]] = {}
     for stance in _TABLE.values():
         for reach, patterns in stance.items():
             for pattern in patterns:
                 begins = "" if _SCRIPTS.search(pattern) else r"\b"
-                reaches.setdefault(reach, []).append(f"{begins}(?:{pattern})")
-    return {reach: re.compile("|".join(patterns)) for reach, patterns in reaches.items()}
+                reaches.setdefault(reach, {}).setdefault(begins, []).append(pattern)
+    return {
+        reach: re.compile(
+            "|".join(f"{begins}(?:{'|'.join(cues)})" for begins, cues in kinds.items())
+        )
+        for reach, kinds in reaches.items()
+    }
 
 
 def _end(kind: str, text: str, start: int) -> int:
