@@ -77,14 +77,17 @@ _BRANDED = (
     r"[0-9xvkpmt]\w{0,6}" + _SUFFIX
 )
 _CHIP = (
-    r"(?:nvidia )?(?:tesla )?(?:[akpmvtlh]\d{1,3}|a[2456][05]00|gh200|gb200|gb300|gb10|b[123]00"
-    r"|h200|h20|h800|a800|a10g|l40s|dgx spark)(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
+    r"(?:nvidia )?(?:tesla )?(?!k8s)(?:[akpmvtlh]\d{1,3}|a[2456][05]00|gh200|gb200|gb300|gb10"
+    r"|b[123]00|h200|h20|h800|a800|a10g|l40s|dgx spark)(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
 )
 _NUMBER = (
     r"(?:nvidia )?(?:[345]0[5-9]0|10[3-8]0|16[56]0|20[678]0|9[5-8]0)"
     r"(?:[ -]?(?:ti|super|laptop|mobile|d)\b){0,3}"
 )
-_MODEL = re.compile(rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})s?(?!\w)")
+_MODEL = re.compile(
+    rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})s?(?!\w)"
+    r"(?: ?[x×*] ?(?P<times>\d{1,2})\b)?"
+)
 _ABOUT_GPU = re.compile(
     r"(?i)\b(?:gpus?|graphics?|cards?|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro|[dh]gx|tarjeta"
     r"|grafikkarte|carte graphique|placa de v[ií]deo|видеокарт\w{1,3})\b|显卡|顯卡|顯示卡|グラボ"
@@ -126,7 +129,9 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         for match in _MODEL.finditer(text) if len(text) <= 1000 else ():
             name = _named(match, knowledge)
             if name and not any(gpu.name == name for gpu in found):
-                count = int(match["count"] or 0) or _MANY.get((match["words"] or "").lower(), 1)
+                count = int(match["count"] or match["times"] or 0) or _MANY.get(
+                    (match["words"] or "").lower(), 1
+                )
                 places = range(len(found), min(len(found) + count, MOST_GPUS))
                 found += [Gpu(index=place, name=name) for place in places]
                 line = line or number
@@ -146,7 +151,7 @@ def _named(found: re.Match[str], knowledge: Knowledge) -> OptStr:
     text, line = found["name"], found.string
     if _SHORT.fullmatch(text) and not _ABOUT_GPU.search(line):
         near = _HAS.search(line, max(0, found.start() - 40), found.start("name"))
-        counted = found["count"] or found["words"]
+        counted = found["count"] or found["words"] or found["times"]
         beside = near or _BESIDE_TORCH.search(line)
         if not counted and not (_PLAIN.fullmatch(text) and beside) and not (near and near["one"]):
             return None
@@ -193,7 +198,7 @@ class Thing(Struct, frozen=True, forbid_unknown_fields=True):
         if self.group.startswith("driver"):
             before += r"|(?P<the>[2-6]\d\d\.\d{2,3}(?:\.\d{2})?)\s"
         return re.compile(
-            rf"(?i)(?<![A-Za-z0-9_./-])(?:(?P<name>{self.names}){gap}(?P<v>{self.release})"
+            rf"(?i)(?<![A-Za-z0-9_./\\-])(?:(?P<name>{self.names}){gap}(?P<v>{self.release})"
             rf"|(?:{before})(?P<named>{self.names})(?!\w))"
         )
 

@@ -80,11 +80,23 @@ def test_placeholders_and_programs_are_no_evidence(text: str) -> None:
         ("a DGX A100", "gpus", "A100 SXM4"),
         ("a P100 and torch 2.10 cu128", "torch.cuda", "12.8"),
         ("CUDA 12.1 and torch 2.4", "torch.cuda", "None"),
+        ("torch2.0.1", "torch.version", "2.0.1"),
+        (r"C:\tmp\torch-1.12.1+cu116-cp310-cp310-win_amd64.whl", "torch.version", "None"),
+        ("an A100 is needed for torch", "gpus", "None"),
+        ("our k8s cluster with torch", "gpus", "None"),
+        ("gcc (Red Hat 9.2.1-1) on Fedora 30", "platform.distro", "fedora"),
         ("CentOS 7", "platform.distro_version", "7"),
     ],
 )
 def test_short_forms_are_read(text: str, path: str, value: str) -> None:
     assert (stated.values_at(read_report(text, KB), path) or ["None"])[0] == value
+
+
+@pytest.mark.parametrize(
+    "text", ["RTX 4090 x 2", "2x RTX 4090", "3090*2", "two 3090s", "2 x A6000"]
+)
+def test_gpus_are_counted_before_and_behind_their_name(text: str) -> None:
+    assert len(read_report(f"a box: {text}, torch 2.5", KB).gpus or ()) == 2
 
 
 def test_the_sentence_after_a_setting_is_no_part_of_it() -> None:
