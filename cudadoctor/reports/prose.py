@@ -78,7 +78,8 @@ _BRANDED = (
 )
 _CHIP = (
     r"(?:nvidia )?(?:tesla )?(?!k8s)(?:[akpmvtlh]\d{1,3}|a[2456][05]00|gh200|gb200|gb300|gb10"
-    r"|b[123]00|h200|h20|h800|a800|a10g|l40s|dgx spark)(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
+    r"|b[123]00|h200|h20|h800|a800|a10g|l40s|dgx spark)"
+    r"(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
 )
 _NUMBER = (
     r"(?:nvidia )?(?:[345]0[5-9]0|10[3-8]0|16[56]0|20[678]0|9[5-8]0)"
