@@ -231,7 +231,7 @@ _REFUSED = re.compile(
 
 def _releases(doc: Document) -> Statements:
     for group, pattern in _THINGS:
-        for match in pattern.finditer(doc.flat):
+        for match in pattern.finditer(doc.told):
             said = match.groupdict()
             release = said.get("v") or said.get("of") or said.get("the") or ""
             name = said["name"] or said["named"]
