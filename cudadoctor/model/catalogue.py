@@ -96,6 +96,8 @@ CATALOGUE: tuple[str, ...] = (
 """The public names of causes, in the order in which equal findings are told."""
 HARMLESS = ("not-environment", "torch-bug")
 """Causes that are no fault of an environment."""
+CATCH_ALLS = ("nccl-other", *HARMLESS, "unknown")
+"""Causes that stand behind every other."""
 
 AREAS: dict[str, tuple[str, ...]] = {
     "driver": (

@@ -47,6 +47,17 @@ class Risk(str, Enum):
     SYSTEM = "system"
 
 
+class Standing(IntEnum):
+    """Where in a pasted report a cause stands."""
+
+    COMPLAINT = 0
+    """In its title or in its last error."""
+    TOLD = 1
+    """In other words of it, or in its facts."""
+    PASSING = 2
+    """In a warning, or in the error of a program whose child failed."""
+
+
 ERROR, WARNING, INFO = Severity
 CERTAIN, LIKELY, POSSIBLE = Confidence
 Where = Literal["here", "host", "container", "windows", "admin", "cloud"]

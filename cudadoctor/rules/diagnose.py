@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.tables import table
-from cudadoctor.model.catalogue import CATALOGUE, HARMLESS
+from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS, HARMLESS
 from cudadoctor.model.findings import (
     CERTAIN,
     ERROR,
@@ -23,6 +23,7 @@ from cudadoctor.model.findings import (
     Evidence,
     Finding,
     Severity,
+    Standing,
     Undecided,
     Verdict,
     ranked,
@@ -30,7 +31,7 @@ from cudadoctor.model.findings import (
 from cudadoctor.model.machine import Machine, OptStr, Strings, gap_of, lookup, origin_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
-from cudadoctor.rules.evidence.signs import WORDS
+from cudadoctor.rules.evidence.signs import WORDS, in_passing
 from cudadoctor.rules.healthy import shortfalls
 from cudadoctor.rules.registry import RULES, pasted_rules
 from cudadoctor.solver.supposed import torches
@@ -76,7 +77,8 @@ def diagnose(
     needless = [
         finding for finding in explained if finding.cause == "unknown" and finding.because_of
     ]
-    findings = _in_order([finding for finding in explained if finding not in needless])
+    kept = [finding for finding in explained if finding not in needless]
+    findings = _in_order(kept, _standing(kept, machine, knowledge))
     causes = {finding.cause for finding in findings}
     passed += [finding.cause for finding in needless]
     return _concluded(
@@ -274,16 +276,36 @@ def _rooted(findings: list[Finding]) -> list[Finding]:
     return out
 
 
-def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
-    """By severity, then confidence, then the order of the catalogue. One finding a cause."""
+def _standing(
+    findings: list[Finding], machine: Machine, knowledge: Knowledge
+) -> Mapping[str, Standing]:
+    """Where in a report its causes stand; on a host there is no complaint to stand in."""
+    if machine.look != "report":
+        return {}
+    from cudadoctor.rules.pasted.reported import standings
+
+    return standings({finding.cause for finding in findings}, machine, knowledge)
+
+
+def _in_order(findings: list[Finding], standing: Mapping[str, Standing]) -> tuple[Finding, ...]:
+    """The gravest first. One finding a cause.
+
+    This is the one ranking that there is: primary cause and candidates follow it. By severity;
+    what is merely possible after what is likely; catch-alls last; roots before what they explain;
+    in a report by where it stands (its title and last error, then what else it tells, then what
+    warns in passing); by confidence; by the order of the catalogue.
+    """
     place = {cause: index for index, cause in enumerate(CATALOGUE)}
     first: dict[str, Finding] = {}
     for finding in sorted(
         findings,
         key=lambda finding: (
             finding.severity,
-            finding.confidence,
+            finding.confidence is POSSIBLE,
+            finding.cause in CATCH_ALLS,
             bool(finding.because_of),
+            standing.get(finding.cause, Standing.TOLD),
+            finding.confidence,
             place.get(finding.cause, 999),
         ),
     ):
@@ -402,9 +424,7 @@ def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Mac
 def _in_passing(finding: Finding) -> bool:
     """Whether only warnings tell it."""
     lines = [shown.value for shown in finding.evidence if shown.fact.startswith("symptoms.")]
-    return bool(lines) and all(
-        any(word in f" {line.lower()}" for word in WORDS["passing"]) for line in lines
-    )
+    return bool(lines) and all(map(in_passing, lines))
 
 
 # --- the next command ------------------------------------------------------------------------

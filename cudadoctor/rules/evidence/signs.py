@@ -83,6 +83,12 @@ def code_path(m: Machine) -> str:
     return "driver.smi.message" if m.driver.smi.message else "driver.smi.code"
 
 
+def in_passing(text: str) -> bool:
+    """Whether a line only warns, or says of a program that its child failed."""
+    line = f" {text.lower()}"
+    return any(word in line for word in (*WORDS["passing"], *WORDS["wrapping"]))
+
+
 def torch_works(m: Machine) -> bool:
     """Whether the examined torch reached a GPU. The driver may work where torch does not."""
     torch, smoke = m.torch.imported, m.smoke

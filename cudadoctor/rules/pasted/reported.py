@@ -15,8 +15,9 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
-from cudadoctor.model.catalogue import HARMLESS
+from cudadoctor.model.catalogue import CATCH_ALLS, HARMLESS
 from cudadoctor.model.findings import (
+    INFO,
     POSSIBLE,
     Candidate,
     Confidence,
@@ -25,6 +26,7 @@ from cudadoctor.model.findings import (
     Remedy,
     Risk,
     Severity,
+    Standing,
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
@@ -62,7 +64,7 @@ from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupp
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
 from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, torch_beside
-from cudadoctor.rules.evidence.signs import driver_system, gpu_present
+from cudadoctor.rules.evidence.signs import driver_system, gpu_present, in_passing
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
 from cudadoctor.rules.pasted.conditions import holds, named_in, refuted, toolkit_used
@@ -188,21 +190,54 @@ def candidates_in(
 ) -> tuple[Candidate, ...]:
     """The causes that a report leaves open, the likeliest first.
 
-    score: 0.6 for what is likely to be no matter of the environment, 0.5 for what was found to be
-    possible; below it what the same error texts mean in other circumstances, in the order of the
-    table.
+    findings: in the order of diagnose(), whose first root stays the first. score: 0.6 for what is
+    likely, 0.5 for what was found to be possible; below it what the same error texts mean in other
+    circumstances, in the order of the table, and less where the texts only pass by. A catch-all
+    that is no more than possible stands behind the first of these.
     """
-    scores = {
-        finding.cause: 0.5 if finding.confidence is POSSIBLE else 0.6
-        for finding in findings
-        if not finding.because_of and finding.cause != "unknown"
-    }
-    for symptom in m.symptoms or ():
+    scores = {}
+    for finding in findings:
+        if finding.because_of or finding.cause == "unknown":
+            continue
+        if finding.severity is not INFO or finding.cause in HARMLESS:
+            weak = 0.25 if finding.cause in CATCH_ALLS else 0.5
+            scores[finding.cause] = weak if finding.confidence is POSSIBLE else 0.6
+    standing = _standing_of(m, kb)
+    for symptom in sorted(m.symptoms or (), key=standing):
         row = symptoms().by_key.get(symptom.key)
         still = [way for way in row.means if not refuted(way.when, m, kb)] if row else []
+        most = 0.15 if standing(symptom) is Standing.PASSING else 0.3
         for number, meaning in enumerate(still, 1):
-            scores.setdefault(meaning.cause, round(0.3 / number, 2))
+            scores.setdefault(meaning.cause, round(most / number, 2))
     return ranked(scores)
+
+
+def standings(causes: Iterable[str], m: Machine, kb: Knowledge) -> dict[str, Standing]:
+    """Where in the report the texts stand that name these causes, of those that texts name."""
+    standing = _standing_of(m, kb)
+    found = {cause: [standing(sign.symptom) for sign in _signs(cause, m, kb)] for cause in causes}
+    return {cause: min(places) for cause, places in found.items() if places}
+
+
+def _standing_of(m: Machine, kb: Knowledge) -> Callable[[Symptom], Standing]:
+    """Where in this report a symptom stands.
+
+    Of its errors the last counts: not one that a program caught, nor that a child failed.
+    """
+    told = [symptom for symptom in m.symptoms or () if meaning_of(symptom, m, kb)]
+    errors = [s.line or 0 for s in told if _ERROR.search(s.text) and not in_passing(s.text)]
+    complaint = {1, max(errors, default=1)}
+
+    def standing(symptom: Symptom) -> Standing:
+        if in_passing(symptom.text):
+            return Standing.PASSING
+        framed = symptom.text.startswith("File ")
+        return Standing.COMPLAINT if symptom.line in complaint and not framed else Standing.TOLD
+
+    return standing
+
+
+_ERROR = re.compile(r"(?:^|[\s.:\]])\w{0,40}(?:Error|Exception)\b ?:|^(?:ERROR|error|fatal)\b:?")
 
 
 def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
