@@ -85,7 +85,7 @@ class _Page:
         self.shown, self.say = shown, say
         self.findings = summary.shown_findings(shown)
         self.lines: list[str] = []
-        self.first = summary.first_finding(shown) if shown.diagnosis.verdict != "healthy" else None
+        self.first = summary.first_finding(shown)
 
     def block(self, *lines: str) -> None:
         """Lines that an empty one ends."""

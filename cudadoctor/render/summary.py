@@ -262,8 +262,6 @@ _OF_NO_ENVIRONMENT = (
 def headline(shown: Report, say: Language) -> Headline:
     """The answer in one sentence: what is wrong, or that nothing is, or what is not known."""
     diagnosis, machine = shown.diagnosis, shown.machine
-    if diagnosis.verdict == "healthy":
-        return Headline("ok", _healthy(machine, say))
     if cause := outside(shown):
         named = next(finding for finding in diagnosis.findings if finding.cause == cause)
         if named.templates[0] not in _OF_NO_ENVIRONMENT:
@@ -277,6 +275,8 @@ def headline(shown: Report, say: Language) -> Headline:
                 else "The report shows a bug in torch itself, not in the environment."
             ),
         )
+    if diagnosis.verdict == "healthy":
+        return Headline("ok", _healthy(machine, say))
     first = first_finding(shown)
     if diagnosis.verdict == "undecided":
         return Headline("undecided", _undecided(shown, first, say))

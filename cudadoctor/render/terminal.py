@@ -417,7 +417,7 @@ def report(shown: Report, layout: Layout) -> list[Line]:
     page.answer(sign, text)
     if layout.quiet:
         return page.lines
-    first = summary.first_finding(shown) if diagnosis.verdict != "healthy" else None
+    first = summary.first_finding(shown)
     if diagnosis.verdict == "undecided":
         page.deciding()
     if first is not None:

@@ -291,9 +291,9 @@ def _in_order(findings: list[Finding], standing: Mapping[str, Standing]) -> tupl
     """The gravest first. One finding a cause.
 
     This is the one ranking that there is: primary cause and candidates follow it. By severity;
-    what is merely possible after what is likely; catch-alls last; roots before what they explain;
-    in a report by where it stands (its title and last error, then what else it tells, then what
-    warns in passing); by confidence; by the order of the catalogue.
+    what is merely possible after what is likely; catch-alls last; what is proven before what is
+    likely; roots before what they explain; in a report by where it stands (its title and last
+    error, then what else it tells, then what warns in passing); by the order of the catalogue.
     """
     place = {cause: index for index, cause in enumerate(CATALOGUE)}
     first: dict[str, Finding] = {}
@@ -303,9 +303,9 @@ def _in_order(findings: list[Finding], standing: Mapping[str, Standing]) -> tupl
             finding.severity,
             finding.confidence is POSSIBLE,
             finding.cause in CATCH_ALLS,
+            finding.confidence,
             bool(finding.because_of),
             standing.get(finding.cause, Standing.TOLD),
-            finding.confidence,
             place.get(finding.cause, 999),
         ),
     ):
@@ -339,9 +339,13 @@ def _concluded(
         if unearned or unsure or (matters and not pasted):
             verdict = "undecided"
             undecided += () if matters else unearned[:1]
-    if verdict == "healthy" and pasted:
+    if verdict == "healthy" and pasted and gap_of(machine, "symptoms") is None:
         # What a dump may be pasted for, nobody has complained of.
-        findings = tuple(finding for finding in findings if finding.cause not in HARMLESS)
+        findings = tuple(
+            finding
+            for finding in findings
+            if finding.cause not in HARMLESS or finding.confidence is not POSSIBLE
+        )
     # A catch-all stands last, however sure it is.
     primary = min(
         (finding.cause for finding in roots), key=lambda cause: cause == "unknown", default=None
@@ -351,7 +355,7 @@ def _concluded(
     if verdict == "undecided" and pasted:
         from cudadoctor.rules.pasted.reported import candidates_in, commands_in
 
-        candidates = candidates_in(machine, knowledge, findings)
+        candidates = candidates_in(machine, knowledge, findings, primary)
         asked = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":
         # 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.

@@ -412,8 +412,15 @@ def driver_answers(m: Machine) -> None:
             raise Shortfall(_refusal(code), code_path(m))
 
 
-def torch_used_a_gpu(m: Machine) -> None:
-    """A report need not show all of a machine, but torch at work on its GPU it must."""
+def torch_used_a_gpu(m: Machine, kb: Knowledge) -> None:
+    """A report need not show all of a machine, but torch at work on its GPU it must.
+
+    Unless what it complains of has nothing to do with the environment.
+    """
+    from cudadoctor.rules.pasted.reported import complains_of_no_environment
+
+    if complains_of_no_environment(m, kb):
+        return
     imported = m.torch.imported
     available = imported is not None and imported.cuda_available and named_gpus(m)
     unseen = "the report does not show torch using a GPU"
@@ -422,8 +429,10 @@ def torch_used_a_gpu(m: Machine) -> None:
 
 def nobody_complains(m: Machine, kb: Knowledge) -> None:
     """Neither an error text, nor words of the author's that no reader understood."""
-    from cudadoctor.rules.pasted.reported import complaints
+    from cudadoctor.rules.pasted.reported import complains_of_no_environment, complaints
 
+    if complains_of_no_environment(m, kb):
+        return
     failed = any(install.failed for install in m.installs or ()) or complaints(m, kb)
     wait(failed, "symptoms", "the report shows an error but nothing that explains it")
     wait(gap_of(m, "symptoms"), "symptoms")

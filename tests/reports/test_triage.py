@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from told_fixtures import HEALTHY
+from told_fixtures import HARMLESS, HEALTHY
 
 from cudadoctor import knowledge, pipeline
 from cudadoctor.locale.language import language
@@ -72,7 +72,7 @@ def test_a_comment_that_is_undecided_asks_for_one_output() -> None:
     lines = comment_on("CUDA not available, why?")
     assert lines[0].startswith("**Not enough information for a diagnosis.** Also possible: ")
     assert lines.count("```sh") == 1
-    assert lines[lines.index("```sh") + 1] == "nvidia-smi"
+    assert lines[lines.index("```sh") + 1] == "python -m torch.utils.collect_env"
 
 
 def test_commands_for_others_call_the_python_that_they_have() -> None:
@@ -138,7 +138,6 @@ def test_an_environment_in_which_nothing_is_wrong_is_healthy() -> None:
         "Does anybody know what to do?",
         "RuntimeError: something odd happened",
         "训练到一半就停止了",
-        "[Bug]: the loss differs",
     ],
 )
 def test_a_complaint_that_nobody_understands_is_not_healthy(words: str) -> None:
@@ -146,7 +145,70 @@ def test_a_complaint_that_nobody_understands_is_not_healthy(words: str) -> None:
     assert diagnosis.verdict == "undecided"
     command = asked(f"{words}\n\n{HEALTHY}")
     assert command is not None
-    assert "torch.ones(8).cuda()" in command[-1]
+    assert "collect_env" not in command[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[Bug]: the loss differs",
+        "[Usage]: How do I switch the chat template off?",
+        "The evaluation gives a low accuracy",
+        "KeyError: 'model'",
+        "RuntimeError: Expected all tensors to be on the same device, but found cpu and cuda:0",
+    ],
+)
+def test_a_complaint_of_something_else_is_no_fault_of_the_environment(words: str) -> None:
+    shown = report_of(f"{words}\n\n{HEALTHY}")
+    assert shown.diagnosis.verdict == "healthy"
+    assert {finding.cause for finding in shown.diagnosis.findings} <= {*HARMLESS}
+    hidden = report_of(f"{words}\n\n{HEALTHY.replace('available: True', 'available: False')}")
+    assert hidden.diagnosis.verdict != "healthy"
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [
+        ("How do I use a data set of my own?", "healthy"),
+        ("How do I use a data set of my own? The driver crashes.", "undecided"),
+        ("How do I install CUDA for my card?", "undecided"),
+    ],
+)
+def test_a_question_alone_is_harmless_where_it_names_no_environment(
+    words: str, verdict: str
+) -> None:
+    assert report_of(words).diagnosis.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "command"),
+    [
+        ("torch.cuda.is_available() returns False", "torch-cpu-build", "collect_env"),
+        ("torch.cuda.is_available() 返回 False", "torch-cpu-build", "collect_env"),
+        ("Found no NVIDIA driver on your system", "driver-not-installed", "nvidia-smi"),
+        ("The GPU gets very hot", "thermal-throttle", "PERFORMANCE,TEMPERATURE"),
+        ("init_process_group hangs on two nodes", "nccl-network-interface", "gethostname"),
+        ("The second run never starts after a driver update", "driver-library-mismatch", "status"),
+        ("Building my CUDA extension fails", "toolkit-missing", "--version"),
+        ("The RTX 5090 does not work with it", "torch-arch-unsupported-new", "collect_env"),
+    ],
+)
+def test_a_vague_report_is_asked_for_what_decides(words: str, first: str, command: str) -> None:
+    diagnosis = report_of(words).diagnosis
+    assert diagnosis.verdict == "undecided"
+    assert diagnosis.candidates[0].cause == first
+    assert diagnosis.primary in (None, first)
+    assert command in " ".join(diagnosis.next_command or ())
+
+
+def test_the_last_error_comes_before_one_that_only_says_that_a_child_failed() -> None:
+    inner = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error"
+    outer = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: NCCL error"
+    first = [
+        report_of(f"My training\n{text}").diagnosis.primary
+        for text in (f"{inner}\n{outer}", f"{outer}\n{inner}")
+    ]
+    assert first == ["shm-too-small", "shm-too-small"]
 
 
 def test_a_report_that_does_not_show_torch_on_a_gpu_is_not_healthy() -> None:

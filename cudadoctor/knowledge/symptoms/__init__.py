@@ -25,12 +25,13 @@ class Meaning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a symptom means where all conditions of `when` hold.
 
     confidence: a text alone is never certain; "certain" needs a comparison of facts in `when`.
+    "open" is no finding: such a cause is only asked about where nothing else is known.
     shows: fact paths that are shown as evidence beside the text.
     title, why, cure: in place of those of the cause.
     """
 
     cause: str
-    confidence: Literal["certain", "likely", "possible"] = "likely"
+    confidence: Literal["certain", "likely", "possible", "open"] = "likely"
     severity: Literal["error", "warning", "info"] | None = None
     when: Strings = ()
     shows: Strings = ()

@@ -64,7 +64,7 @@ from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupp
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
 from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, torch_beside
-from cudadoctor.rules.evidence.signs import driver_system, gpu_present, in_passing
+from cudadoctor.rules.evidence.signs import WORDS, driver_system, gpu_present, in_passing
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
 from cudadoctor.rules.pasted.conditions import holds, named_in, refuted, toolkit_used
@@ -180,36 +180,56 @@ def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:
     """Its first meaning whose conditions all hold."""
     row = symptoms().by_key.get(symptom.key)
     for meaning in row.means if row else ():
-        if all(holds(condition, m, kb) for condition in meaning.when):
+        if meaning.confidence != "open" and all(
+            holds(condition, m, kb) for condition in meaning.when
+        ):
             return meaning
     return None
 
 
 def candidates_in(
-    m: Machine, kb: Knowledge, findings: tuple[Finding, ...]
+    m: Machine, kb: Knowledge, findings: tuple[Finding, ...], primary: OptStr
 ) -> tuple[Candidate, ...]:
-    """The causes that a report leaves open, the likeliest first.
+    """The causes that a report leaves open, the likeliest first; the primary cause before all.
 
-    findings: in the order of diagnose(), whose first root stays the first. score: 0.6 for what is
+    findings: in the order of diagnose(). score: 0.6 for what is
     likely, 0.5 for what was found to be possible; below it what the same error texts mean in other
-    circumstances, in the order of the table, and less where the texts only pass by. A catch-all
-    that is no more than possible stands behind the first of these.
+    circumstances, the commonest first, and less where the texts only pass by. A catch-all that is
+    no more than possible stands behind the first of these.
     """
     scores = {}
     for finding in findings:
         if finding.because_of or finding.cause == "unknown":
             continue
         if finding.severity is not INFO or finding.cause in HARMLESS:
-            weak = 0.25 if finding.cause in CATCH_ALLS else 0.5
+            weak = 0.25 if finding.cause in CATCH_ALLS else _POSSIBLE
             scores[finding.cause] = weak if finding.confidence is POSSIBLE else 0.6
     standing = _standing_of(m, kb)
     for symptom in sorted(m.symptoms or (), key=standing):
         row = symptoms().by_key.get(symptom.key)
         still = [way for way in row.means if not refuted(way.when, m, kb)] if row else []
+        causes = list(dict.fromkeys(way.cause for way in still))
+        if any(way.confidence != "open" for way in still):
+            causes.sort(key=_rareness)
         most = 0.15 if standing(symptom) is Standing.PASSING else 0.3
-        for number, meaning in enumerate(still, 1):
-            scores.setdefault(meaning.cause, round(most / number, 2))
+        for number, cause in enumerate(causes, 1):
+            score = min(most, 0.15) if cause in CATCH_ALLS else most
+            scores[cause] = max(scores.get(cause, 0), round(score / number, 2))
+    if primary is not None:
+        scores = {primary: max(scores.values(), default=_POSSIBLE)} | {
+            cause: score for cause, score in scores.items() if cause != primary
+        }
     return ranked(scores)
+
+
+_POSSIBLE = 0.5
+"""The score of a candidate that was found to be possible."""
+
+
+def _rareness(cause: str) -> int:
+    """How many causes are commoner in reports that do not tell their cause."""
+    common = WORDS["common"]
+    return common.index(cause) if cause in common else len(common)
 
 
 def standings(causes: Iterable[str], m: Machine, kb: Knowledge) -> dict[str, Standing]:
@@ -250,13 +270,40 @@ def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
     )
 
 
+def complains_of_no_environment(m: Machine, kb: Knowledge) -> bool:
+    """Whether the report tells an error of a program, or asks for something else than its GPU.
+
+    A text that makes it likely suffices. One that makes it no more than possible has to be the
+    complaint, with nothing in the report that could be a fault of the environment: torch uses the
+    GPU, or nobody speaks of one. Where torch does, the dump of a program suffices beside a title
+    that does not speak of it either.
+    """
+    meant = [way for symptom in m.symptoms or () if (way := meaning_of(symptom, m, kb))]
+    failed = any(install.failed for install in m.installs or ())
+    if failed or any(meaning.cause not in HARMLESS for meaning in meant):
+        return False
+    if any(meaning.confidence != "possible" for meaning in meant):
+        return True
+    imported, standing = m.torch.imported, _standing_of(m, kb)
+    used = imported is not None and imported.cuda_available is True
+    seen = {symptom.key: standing(symptom) for symptom in m.symptoms or ()}
+    asks = any(seen.get(key) is Standing.COMPLAINT for key in WORDS["asks-for-no-cure"])
+    (named,) = WORDS["speaks-of-environment"]
+    if used:
+        titled = seen.get(named) is Standing.COMPLAINT
+        return asks or ("tracker-of-a-program" in seen and not titled)
+    return asks and named not in seen
+
+
 def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Strings], ...]:
-    """Causes that the report's error texts can mean, each with the command that would tell."""
+    """Causes that the report's texts can mean, each with the command that would tell."""
+    rows = [(symptom, symptoms().by_key.get(symptom.key)) for symptom in m.symptoms or ()]
     return tuple(
-        (meaning.cause, command)
-        for symptom in m.symptoms or ()
-        if (meaning := meaning_of(symptom, m, kb))
-        and (command := symptoms().by_key[symptom.key].next)
+        (meaning.cause, row.next)
+        for symptom, row in rows
+        if row and row.next
+        for meaning in (meaning_of(symptom, m, kb), *row.means)
+        if meaning and (meaning.confidence == "open" or meaning is meaning_of(symptom, m, kb))
     )
 
 
