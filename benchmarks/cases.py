@@ -30,6 +30,17 @@ Z = 1.96
 """Standard deviations of a 95 % interval."""
 
 
+def diagnosed(report: bytes) -> Diagnosis:
+    tables = knowledge.load()
+    return diagnose(read_report(report, tables), tables)
+
+
+def primary_of(diagnosis: Diagnosis) -> str | None:
+    """The root cause; where no fault of the environment is shown, what is shown instead."""
+    harmless = (finding.cause for finding in diagnosis.findings if finding.cause in HARMLESS)
+    return diagnosis.primary or next(harmless, None)
+
+
 class Case(NamedTuple):
     known: dict[str, Any]
     said: Diagnosis
@@ -37,9 +48,7 @@ class Case(NamedTuple):
 
     @property
     def named(self) -> str | None:
-        """The root cause; where no fault of the environment is shown, what is shown instead."""
-        harmless = (finding.cause for finding in self.said.findings if finding.cause in HARMLESS)
-        return self.said.primary or next(harmless, None)
+        return primary_of(self.said)
 
     @property
     def first_three(self) -> tuple[str, ...]:
@@ -59,11 +68,10 @@ class Case(NamedTuple):
 
 
 def cases_in(folder: Path) -> Iterator[Case]:
-    tables = knowledge.load()
     for path in sorted(folder.glob("*/case.json")):
         known = json.loads(path.read_text("utf-8"))
         report = (path.parent / "report.txt").read_bytes()
-        yield Case(known, diagnose(read_report(report, tables), tables), kept_aside(path))
+        yield Case(known, diagnosed(report), kept_aside(path))
 
 
 def kept_aside(path: Path) -> bool:
