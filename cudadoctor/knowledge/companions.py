@@ -185,7 +185,10 @@ class Companions(TorchBuilds):
         return next((f"=={torch}" for torch in paired), None)
 
     def companion_pins(self, package: str, release: str) -> Strings:
-        """The other companions that a release requires exactly, as lines of its metadata."""
+        """What a release requires of the other companions, exactly, and of what programs share.
+
+        As lines of its metadata.
+        """
         row = self._release_of(package, release)
         own = (row.package, row.version) if row else None
         pins = (pins for pins in self._companions.pins if (pins.package, pins.version) == own)

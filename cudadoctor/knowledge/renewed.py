@@ -20,7 +20,7 @@ from msgspec import Struct
 from cudadoctor.knowledge import tables
 from cudadoctor.knowledge.tables import version
 from cudadoctor.model.machine import OptStr, Strings
-from cudadoctor.model.requirements import cut
+from cudadoctor.model.requirements import SHARED, cut
 
 FORMAT = 1
 MOST_BYTES = 16 << 20
@@ -182,7 +182,7 @@ CELLS: dict[str, Any] = {
         _Cells(
             package=_NAME,
             version=_VERSION,
-            requires=[rf"{_NAME}=={_VERSION}{_MARKER}"],
+            requires=[rf"{_NAME}{_SPECIFIERS}{_MARKER}"],
             sources=[_CITED],
         )
     ],
@@ -404,14 +404,14 @@ def _check_against(rows: Tables, own: Tables) -> None:
         return
     sources = own["sources"]["sources"].keys() | (_part(rows, "sources.sources") or {}).keys()
     releases = _keys_of(own, "torch.releases") | _keys_of(rows, "torch.releases")
-    packages = {row["package"] for row in own["companions"]["releases"]}
+    packages = SHARED | {row["package"] for row in own["companions"]["releases"]}
     for name in named:
         needed, known = NEVER_NULL.get(name, ("sources",)), _keys_of(own, name)
         for row in _part(rows, name):
             key = tuple(row[column] for column in KEYS[name])
             lacking = [] if key in known else [c for c in needed if row.get(c) is None]
             lacking += [cited for cited in row.get("sources") or () if cited not in sources]
-            if row.get("package", "triton") not in packages:
+            if row.get("package", "triton") not in packages - SHARED:
                 lacking.append(row["package"])
             if name == "companions.pins":
                 asked = [cut(line) for line in row["requires"] or ()]

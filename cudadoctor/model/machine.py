@@ -620,15 +620,21 @@ class Index(Section, frozen=True, kw_only=True):
     origin: OptStr = None
 
 
-ProjectName = Literal["pyproject.toml", "requirements.txt", "uv.lock", "poetry.lock", "pdm.lock"]
-PROJECT_FILES: tuple[ProjectName, ...] = get_args(ProjectName)
+_FileName = Literal["pyproject.toml", "requirements.txt", "uv.lock", "poetry.lock", "pdm.lock"]
+PROJECT_FILES: tuple[_FileName, ...] = get_args(_FileName)
+AUTHOR: Literal["the versions you asked for"] = "the versions you asked for"
+"""The author of a report, who says which releases must stay."""
+BEFORE: Literal["the versions of before"] = "the versions of before"
+"""The same, of what worked before something was upgraded."""
+ProjectName = _FileName | Literal["the versions you asked for", "the versions of before"]
 
 
 class ProjectFile(Section, frozen=True, kw_only=True):
     """A file of the project that an environment belongs to, which says what is installed there.
 
     requires: its requirements on torch and packages that belong to it, as pip writes them; a lock
-    file requires the releases it holds.
+    file requires the releases it holds. What the author of a report requires in words stands under
+    a name that is no file's.
     """
 
     name: ProjectName

@@ -25,6 +25,8 @@ EXTENSIONS = frozenset(
     """.split()  # noqa: SIM905
 )
 """Packages with compiled code against one torch release."""
+SHARED = frozenset({"numpy", "transformers"})
+"""Packages that many programs share: a program that moves may need another release of them."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXTRAS = re.compile(r"\[([^\]]*)\]")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NewType
 from msgspec.structs import asdict, replace
 
 from cudadoctor.model.machine import Distribution, Identity, Machine, Manager, OptStr, Strings
-from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY
+from cudadoctor.model.requirements import EXTENSIONS, SHARED, TORCH_FAMILY
 from cudadoctor.model.variables import NAMES, PREFIXES
 from cudadoctor.model.versions import version_of
 
@@ -433,7 +433,7 @@ _CONDA = frozenset(
 )
 _OTHERS = frozenset(
     {
-        "numpy",
+        *SHARED,
         "pynvml",
         "nvidia-ml-py",
         "triton-windows",

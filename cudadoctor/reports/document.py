@@ -51,7 +51,7 @@ class Document:
     @cached_property
     def flat(self) -> str:
         """Everything in one line with single spaces: sentences that were wrapped are whole."""
-        return " ".join(self._pieces)
+        return " ".join(self.pieces)
 
     @cached_property
     def low(self) -> str:
@@ -68,13 +68,14 @@ class Document:
         return text
 
     @cached_property
-    def _pieces(self) -> list[str]:
+    def pieces(self) -> list[str]:
+        """Each line with single spaces."""
         # Only this letter changes its length in lower case.
         return [" ".join(line.text.split()).replace("İ", "I") for line in self.lines]
 
     @cached_property
     def _starts(self) -> list[int]:
-        return list(accumulate((len(piece) + 1 for piece in self._pieces), initial=0))
+        return list(accumulate((len(piece) + 1 for piece in self.pieces), initial=0))
 
     def line_at(self, position: int) -> Line:
         """The line that holds this position of `flat`."""

@@ -29,7 +29,8 @@ KNOWN = re.compile(
     r"|(lib)?(cublas|cufft|curand|cusolver|cusparse|nvjitlink)[\w-]*|vllm|sglang|deepspeed|accelerate"
     r"|transformers|diffusers|bitsandbytes|apex|mmcv[\w-]*|detectron2|tensorflow[\w-]*|jax(lib|-cuda1\d-[a-z]+)?"
     r"|auto[-_]gptq|autoawq|exllamav2|onnxruntime[\w-]*|numba|cpuonly|libtorch|peft|sentence-transformers"
-    r"|ctranslate2|faster-whisper|opencv[\w-]*|lightning|fastai|ultralytics|unsloth[\w-]*|intel[-_]\w+|magma[\w-]*",
+    r"|ctranslate2|faster-whisper|opencv[\w-]*|lightning|fastai|ultralytics|unsloth[\w-]*|trl|whisperx|lmdeploy"
+    r"|pyannote[\w-]*|open[-_]clip[\w-]*|tokenizers|timm|intel[-_]\w+|magma[\w-]*",
 )
 """Names that a row without any list around it must have."""
 

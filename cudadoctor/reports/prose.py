@@ -9,13 +9,15 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from packaging.version import Version
 
+from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, OptStr
-from cudadoctor.model.requirements import COMPANIONS
 from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document
+from cudadoctor.reports.mentions import affirmed
 from cudadoctor.reports.packages import KNOWN, distribution
 from cudadoctor.reports.phrases import AUTHOR, read_table
 from cudadoctor.reports.statements import Rank, Statements, gated, stated
@@ -29,10 +31,10 @@ _LINES = 1500
 
 def read_prose(doc: Document, knowledge: Knowledge) -> Statements:
     """Everything that the author's own words tell."""
-    part = Document(doc.lines[:_LINES]) if len(doc.lines) > _LINES else doc
+    part = affirmed(Document(doc.lines[:_LINES]))
     yield from _gpus(part, knowledge)
-    yield from _torch(part)
-    yield from _companions(part)
+    yield from read_table(part, "boards")
+    yield from _releases(part)
     yield from _enumerated(part)
     yield from read_table(part, "prose")
 
@@ -75,19 +77,35 @@ _BRANDED = (
     r"[0-9xvkpmt]\w{0,6}" + _SUFFIX
 )
 _CHIP = (
-    r"(?:nvidia )?(?:tesla )?(?:[akpmvtlh]\d{1,3}|gh200|gb200|gb300|gb10|b[123]00|h200|h20|h800"
-    r"|a800|a10g|l40s|dgx spark)(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
+    r"(?:nvidia )?(?:tesla )?(?!k8s)(?:[akpmvtlh]\d{1,3}|a[2456][05]00|gh200|gb200|gb300|gb10"
+    r"|b[123]00|h200|h20|h800|a800|a10g|l40s|dgx spark)"
+    r"(?:[ -](?:pcie|sxm\d?|nvl|hbm\d?|\d{2,3}gb?)){0,3}"
 )
 _NUMBER = (
     r"(?:nvidia )?(?:[345]0[5-9]0|10[3-8]0|16[56]0|20[678]0|9[5-8]0)"
     r"(?:[ -]?(?:ti|super|laptop|mobile|d)\b){0,3}"
 )
-_MODEL = re.compile(rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})(?!\w)")
+_MODEL = re.compile(
+    rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})s?(?!\w)"
+    r"(?: ?[x×*] ?(?P<times>\d{1,2})\b)?"
+)
 _ABOUT_GPU = re.compile(
-    r"(?i)\b(?:gpus?|graphics?|card|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro)\b"
+    r"(?i)\b(?:gpus?|graphics?|cards?|video|nvidia|geforce|device|vga|rtx|gtx|tesla|quadro|[dh]gx|tarjeta"
+    r"|grafikkarte|carte graphique|placa de v[ií]deo|видеокарт\w{1,3})\b|显卡|顯卡|顯示卡|グラボ"
+    r"|グラフィック|그래픽"
 )
 _SHORT = re.compile(r"(?i)[akpmvtlhb]\d{1,3}$|\d{3,4}$")
 """Letters and numbers that mean a GPU only where the line speaks of one."""
+_BESIDE_TORCH = re.compile(r"(?i)torch|\bcuda|\bcu1\d\d\b")
+_PLAIN = re.compile(r"[AHKPV]\d{2,3}m?|[TLB]\d{2,3}|[TLP]4")
+"""Letters and numbers of a board as NVIDIA writes them."""
+_HAS = re.compile(
+    r"(?i)\b(?:with|on|has|have|having|using|use|mit|con|com|avec|sur|auf|einer?)"
+    r"(?P<one> an?| my| our| one| eine[rm]?| une?| una| uma| mi| two)?(?: the| el| la)? "
+    r"(?:nvidia )?$"
+)
+_ON_BOARD = re.compile(r"(?i)\b(?:[dh]gx|sxm\d?|nvswitch\w{0,2})\b")
+"""What tells that the GPUs are modules of a board, not PCIe cards."""
 _MANY = {"two": 2, "dual": 2, "four": 4, "eight": 8}
 _PCI_ID = re.compile(r"(?i)\b10de:([0-9a-f]{4})\b")
 MOST_GPUS = 16
@@ -110,9 +128,11 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         )
     for number, text in doc.lines:
         for match in _MODEL.finditer(text) if len(text) <= 1000 else ():
-            name = _named(match["name"], text, knowledge)
+            name = _named(match, knowledge)
             if name and not any(gpu.name == name for gpu in found):
-                count = int(match["count"] or 0) or _MANY.get((match["words"] or "").lower(), 1)
+                count = int(match["count"] or match["times"] or 0) or _MANY.get(
+                    (match["words"] or "").lower(), 1
+                )
                 places = range(len(found), min(len(found) + count, MOST_GPUS))
                 found += [Gpu(index=place, name=name) for place in places]
                 line = line or number
@@ -127,28 +147,34 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         yield from read_table(doc, "other_vendors")
 
 
-def _named(text: str, line: str, knowledge: Knowledge) -> OptStr:
+def _named(found: re.Match[str], knowledge: Knowledge) -> OptStr:
     """The name as the driver would say it; None where these letters mean no GPU."""
+    text, line = found["name"], found.string
     if _SHORT.fullmatch(text) and not _ABOUT_GPU.search(line):
-        return None
-    return _model(" ".join(text.split()), knowledge)
+        near = _HAS.search(line, max(0, found.start() - 40), found.start("name"))
+        counted = found["count"] or found["words"] or found["times"]
+        beside = near or _BESIDE_TORCH.search(line)
+        if not counted and not (_PLAIN.fullmatch(text) and beside) and not (near and near["one"]):
+            return None
+    return _model(" ".join(text.split()), _ON_BOARD.search(line) is not None, knowledge)
 
 
 _NAMES = (
     *("{0}", "geforce {0}", "tesla {0}", "quadro {0}", "geforce rtx {0}", "geforce gtx {0}"),
-    *("{0} gpu", "geforce {1} laptop gpu", "{1}", "geforce {1}", "geforce rtx {1}"),
+    *("rtx {0}", "{0} gpu", "geforce {1} laptop gpu", "{1}", "geforce {1}", "geforce rtx {1}"),
     *("geforce gtx {1}", "tesla {2}m", "{2} pcie", "tesla {2} pcie 16gb", "{2} sxm2 16gb"),
 )
 """Names to try for what somebody wrote (0), that without "laptop" (1), and its last word (2)."""
+_BOARD_NAMES = ("{2} sxm4", "tesla {2} sxm2 16gb", "{2} sxm2 16gb")
 
 
 @lru_cache(maxsize=4096)
-def _model(text: str, knowledge: Knowledge) -> OptStr:
+def _model(text: str, on_board: bool, knowledge: Knowledge) -> OptStr:
     spaced = re.sub(r"(?i)\b(rtx|gtx|gt|mx)[ -]?(?=\d)", r"\1 ", text)
     spaced = re.sub(r"(?i)(?<=\d)[ -]?(ti|super)\b", r" \1", spaced)
     plain = re.sub(r"(?i)\b(?:nvidia|geforce)\s|(?<!laptop) gpu$", "", spaced)
     number = re.sub(r"(?i)\s?(?:laptop|mobile)(?: gpu)?$", "", plain)
-    for template in _NAMES:
+    for template in (*(_BOARD_NAMES if on_board else ()), *_NAMES):
         name = template.format(plain, number, plain.split()[-1])
         if model := knowledge.gpu_by_name(name):
             return model.name if "/" not in model.name else name
@@ -157,26 +183,43 @@ def _model(text: str, knowledge: Knowledge) -> OptStr:
 
 # --- versions ------------------------------------------------------------------------------------
 
-_GAP = r"(?: version| ver\.?| v| is| ==?| =|:|=|\s|\(|\*){1,4}\s?v?"
-_TORCH = re.compile(
-    r"(?i)(?<![\w./-])(?:py)?torch(?:[ -]version)?(?:\.__version__)?" + _GAP + r"[\"']?"
-    r"(?P<v>\d\.\d{1,2}(?:\.\d{1,2})?(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d{1,3})?(?:\+[\w.]{2,20})?)"
-    r"(?![\w.]{0,20}-cuda)",
-)
-_BESIDE = re.compile(
-    r"(?i)(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext|vllm|xformers|torchcodec"
-    r"|bitsandbytes|flash[-_]attn|deepspeed|torchao|torch[-_]tensorrt|triton-windows|fastai|sglang)"
-    r"(?:[ -]version)?(?:\.__version__\)?)?"
-    + _GAP
-    + r"[\"']?(?P<v>\d\.\d{1,2}\.\d{1,2}(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d)?(?:\+[\w.]{2,20})?)"
-    r"(?![\w.*])",
-)
-_SEVERAL = re.compile(
-    r"(?<![\w.-])[A-Za-z][\w.-]{1,60}[ =]{1,2}v?\d[\w.+]{0,40}, [A-Za-z][\w.-]{1,60}[ =]{1,2}v?\d"
-)
-"""A list of packages in a sentence: one release alone may be that of a program's bug report."""
+
+class Thing(Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that has a release; releases.toml says what each field means."""
+
+    names: str
+    release: str
+    group: str = ""
+    tight: bool = False
+
+    def pattern(self, gap: str, behind: str) -> re.Pattern[str]:
+        """The release behind the name, or before it: version 2.1 of X, the 535.54 driver."""
+        gap = f"(?:{gap})?" if self.tight else gap
+        before = f"versi(?:on|ón|ão) (?P<of>{self.release}){behind}"
+        if self.group.startswith("driver"):
+            before += r"|(?P<the>[2-6]\d\d\.\d{2,3}(?:\.\d{2})?)\s"
+        return re.compile(
+            rf"(?i)(?<![A-Za-z0-9_./\\-])(?:(?P<name>{self.names}){gap}(?P<v>{self.release})"
+            rf"|(?:{before})(?P<named>{self.names})(?!\w))"
+        )
+
+
+class Releases(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table of releases.toml."""
+
+    gap: str
+    behind: str
+    thing: tuple[Thing, ...]
+
+
+_RELEASES = wording("releases", Releases)
+_THINGS = [
+    (thing.group, thing.pattern(_RELEASES.gap, _RELEASES.behind)) for thing in _RELEASES.thing
+]
+_FLASH = re.compile(r"(?i)flash.att(?:entio)?n")
 _SPOKEN_OF = re.compile(
     r"(?i)requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions"
+    r"|\bsince\b"
 )
 """What stands in a line that speaks of a release rather than of what is there."""
 _REFUSED = re.compile(
@@ -186,38 +229,21 @@ _REFUSED = re.compile(
 """What stands before a release that was not found, or that a checkpoint was made with."""
 
 
-def _torch(doc: Document) -> Statements:
-    for match in _TORCH.finditer(doc.flat):
-        if not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()]):
-            yield from stated(
-                doc.line_of(match), AUTHOR, values.torch_facts(match["v"]), Rank.PROSE
-            )
-
-
-@gated(
-    "torchvision",
-    "torchaudio",
-    "torchtext",
-    "vllm",
-    "xformers",
-    "torchcodec",
-    "bitsandbytes",
-    "flash",
-    "deepspeed",
-    "torchao",
-    "tensorrt",
-    "triton-windows",
-    "fastai",
-    "sglang",
-)
-def _companions(doc: Document) -> Statements:
-    for match in _BESIDE.finditer(doc.flat):
-        line = doc.line_at(match.start())
-        spelled = "version:" in match[0].lower() or line.text.strip() == match[0]
-        listed = match["name"].lower() in COMPANIONS or spelled or _SEVERAL.search(line.text)
-        if listed and not _SPOKEN_OF.search(line.text):
-            facts = {"packages": (distribution(match["name"], match["v"]),)}
-            yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
+def _releases(doc: Document) -> Statements:
+    for group, pattern in _THINGS:
+        for match in pattern.finditer(doc.told):
+            said = match.groupdict()
+            release = said.get("v") or said.get("of") or said.get("the") or ""
+            name = said["name"] or said["named"]
+            line = doc.line_at(match.start())
+            if group:
+                facts = values.of_group(group, release)
+                told = not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()])
+            else:
+                facts = {"packages": (distribution(_FLASH.sub("flash-attn", name), release),)}
+                told = not _SPOKEN_OF.search(line.text)
+            if told:
+                yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
 
 
 _PARTED = re.compile(r"\s{0,4}(?:[,;|]|\s[/+]\s)\s{0,4}|\s\([^()]{0,200}\)")
@@ -257,6 +283,21 @@ _ADVICE = re.compile(
 _NO_VALUE = frozenset({"N/A", "None", "not", "=", "==", "!="})
 
 
+def _value(text: str) -> str:
+    """A value without its quotes, and without the mark that ends a sentence."""
+    bare = text.strip("\"'").rstrip("\\`,")
+    return bare[:-1] if re.search(r"[\w/]\.$", bare) else bare
+
+
+_IN_CODE = re.compile(r"environ(?:\.get)?\s?[\[(]\s?[\"']?$|setenv\(\s?[\"']?$")
+
+
+def _is_expression(setting: re.Match[str]) -> bool:
+    """Whether a program sets it to something that only runs tell: os.environ[name] = value."""
+    before = setting.string[max(0, setting.start("name") - 24) : setting.start("name")]
+    return setting["value"][:1] not in ("'", '"') and _IN_CODE.search(before) is not None
+
+
 @gated("cuda", "nccl", "gloo", "torch", "nvidia_", "ld_", "omp_", "master_", "pip_", "xla_")
 def read_assignments(doc: Document) -> Statements:
     """Variables of the allow-list: `export X=1`, `X=1 python`, os.environ["X"] = "1", `X: 1` ..."""
@@ -266,10 +307,11 @@ def read_assignments(doc: Document) -> Statements:
         if "_" not in text or len(text) > 2000:
             continue
         found = {
-            setting["name"]: setting["value"].strip("\"'").rstrip("\\`,")
+            setting["name"]: _value(setting["value"])
             for pattern in (_SET, _FISH)
             for setting in pattern.finditer(text)
             if setting["value"] not in _NO_VALUE and "$" not in setting["value"][:1]
+            if not _is_expression(setting)
             if not _ADVICE.search(f"{above} {text[: setting.start()]}"[-120:])
         }
         if known := allowed(found):

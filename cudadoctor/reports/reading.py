@@ -11,6 +11,7 @@ from packaging.version import Version
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.model.machine import Gap
 from cudadoctor.reports import (
+    demands,
     doctor,
     dumps,
     installs,
@@ -59,9 +60,9 @@ READERS: tuple[Reader, ...] = (
     *PROGRAM_READERS,
     installs.read_installs,
     prose.read_assignments,
-    phrases.reader("boards"),
     tools.read_paths,
     phrases.reader("authors"),
+    demands.read_demands,
     tools.read_lspci,
 )
 """Each finds what it knows in a document, however little. Of two statements of one rank that
@@ -101,7 +102,7 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
         likeness=likeness(words_of(doc.text), counts()),
         gaps=tuple(gaps),
     )
-    machine = _with_l4t(machine, knowledge)
+    machine = demands.with_installed(_with_l4t(machine, knowledge))
     lines = {f"symptoms.{n}": f"line {symptom.line}" for n, symptom in enumerate(found)}
     return replace(machine, origins=machine.origins | lines)
 

@@ -12,6 +12,7 @@ from itertools import islice
 from cudadoctor.knowledge.symptoms import SymptomRow, Symptoms, compiled
 from cudadoctor.model.machine import Symptom
 from cudadoctor.reports.document import Document
+from cudadoctor.reports.mentions import affirmed
 
 MOST = 60
 """More symptoms than this come from a log that holds everything; the first ones count."""
@@ -28,6 +29,11 @@ def symptoms_of(doc: Document, table: Symptoms) -> tuple[Symptom, ...]:
     low = doc.told.lower()
     stands = searching(low)
     found = [symptom for row in table.rows if (symptom := _found(row, doc, low, stands))]
+    keys = {symptom.key for symptom in found}
+    if denied := [row for row in table.rows if row.mine and row.key in keys]:
+        stays = searching(affirmed(doc).told.lower())
+        gone = {row.key for row in denied if not any(map(stays, row.words))}
+        found = [symptom for symptom in found if symptom.key not in gone]
     return tuple(sorted(found, key=lambda symptom: symptom.line or 0)[:MOST])
 
 

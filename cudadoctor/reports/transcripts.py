@@ -23,6 +23,10 @@ _SAME_LINE = re.compile(
     r"[)'\"`\s*]{0,4}(?:=>|->|→|:|==?|,|#|//|returns?|is|gives?|shows?|prints?|outputs?)"
     r"[\s:=>'\"`*]{0,6}(?P<answer>\S.{0,120})"
 )
+_CODE = re.compile(
+    r"\s{0,40}(?:if|elif|while|assert|for|return|raise|def)\b|[^#\n]{0,200}\)\s?[-+*/%<>]=?\s?\d"
+)
+"""A line of a program: what it compares and computes with is no answer."""
 _PROMPT = re.compile(
     r"\s{0,8}(?:>>>|\.\.\.|\$|In ?\[\d{0,4}\]:|#|\(\w{1,30}\) |PS |[A-Z]:\\|[\w-]{1,30}@)"
 )
@@ -41,7 +45,9 @@ def read_transcripts(doc: Document) -> Statements:
         if len(text) > LONGEST_LINE:
             continue
         questions = list(_ASKED.finditer(text))
-        if questions:
+        if questions and _CODE.match(text):
+            pending = []
+        elif questions:
             # answers on the line of the question: torch.cuda.is_available() -> False
             for question in questions:
                 behind = _SAME_LINE.match(text, question.end())

@@ -132,10 +132,6 @@ _OF_EVERY_BUILD: dict[str, tuple[OptStr, str]] = {
         "The NVIDIA driver is too old for torch {release}",
         "Every published CUDA build of torch {release} needs driver {floor} or newer.",
     ),
-    "toolkit-torch-mismatch": (
-        "The CUDA toolkit is version {toolkit}, and no build of torch {release} is for that CUDA",
-        "torch refuses to compile extensions with a toolkit from a different CUDA major version.",
-    ),
 }
 """Rules that turn on the build of torch -> title (None: the rule's own) and why, where it is one of
 several that all lead there."""

@@ -467,7 +467,13 @@ def _by_cuda_level(m: Machine, kb: Knowledge) -> Answer:
         if cuda is None
         else "A driver supports CUDA builds up to its own CUDA major version.",
         evidence=(path, "torch.cuda") if cuda else (path,),
-        values={"level": level, "cuda": cuda or "", "driver": "", "major": "", "floor": ""},
+        values={
+            "level": level,
+            "cuda": cuda or "",
+            "driver": "",
+            "major": "",
+            "floor": floor.driver if floor else "",
+        },
         cites=(floor.source,) if floor else (),
         # In WSL, a Linux driver installed inside names the level of its own.
         yields_to=("wsl-setup",) if m.platform.wsl else _past_every_driver(m, kb, branch),

@@ -45,6 +45,8 @@ from cudadoctor.rules.evidence.signs import (
 )
 from cudadoctor.solver.demand import serves_all
 
+LAST_BRANCH = "Driver branch {branch} is the last one that supports this GPU."
+FIRST_BRANCH = "Support for this GPU starts with driver branch {branch}."
 _LEGACY = re.compile(r"supported through the nvidia (\d+)\.xx legacy drivers")
 _NOT_SUPPORTED = re.compile(r"is not supported by the nvidia [\d.]+ driver release")
 _OTHER_GUEST = "guest driver is incompatible with host driver"
@@ -205,8 +207,6 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
         )
     older = wanted is not None and version is not None and version.branch > wanted
     newer = wanted is not None and version is not None and version.branch < wanted
-    last = "Driver branch {branch} is the last one that supports this GPU."
-    first = "Support for this GPU starts with driver branch {branch}."
     shown = "driver.kernel" if m.driver.kernel else "driver.module_files"
     return Found(
         evidence=(*on_the_bus(m, silent), shown) if silent and version else ("driver.log",),
@@ -215,7 +215,7 @@ def driver_unsupported_gpu(m: Machine, kb: Knowledge) -> Answer:
             "gpu": _name(silent, kb),
             "branch": "" if wanted is None else wanted,
         },
-        why=None if wanted is None else last if older or version is None else first,
+        why=None if wanted is None else LAST_BRANCH if older or version is None else FIRST_BRANCH,
         sure=logged or older,
         severity=WARNING if live_gpus(m) and torch_works(m) else ERROR,
         remedies=_beside_another(

@@ -56,13 +56,13 @@ RULES = rules_in(
 @cache
 def pasted_rules() -> tuple[Rule, ...]:
     """The rules for what only a pasted report shows; a host never loads them."""
-    from cudadoctor.rules.pasted import installs, reported
+    from cudadoctor.rules.pasted import installs, reported, stated
 
-    of_installers = rules_in((installs,))
+    of_texts = rules_in((installs, stated))
     deeper: dict[str, Strings] = {}
-    for rule in RULES + of_installers:
+    for rule in RULES + of_texts:
         deeper[rule.cause] = (*deeper.get(rule.cause, ()), *rule.yields_to)
-    return of_installers + reported.reported_rules(deeper)
+    return of_texts + reported.reported_rules(deeper)
 
 
 def explained_rules() -> tuple[Rule, ...]:

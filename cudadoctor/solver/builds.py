@@ -21,7 +21,7 @@ brings itself, else the oldest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -375,10 +375,9 @@ def wanted_torch(machine: Machine, knowledge: Knowledge) -> Wanted | None:
 
 
 def _refusing(build: TorchBuild, machine: Machine, knowledge: Knowledge) -> Strings:
-    lost, moved = given_up(build, machine, knowledge)
     return tuple(
         name
-        for name in (*lost, *moved)
+        for name in chain.from_iterable(given_up(build, machine, knowledge))
         if name not in JUDGED
         or any(
             not admits(asked.specifier, build.torch)

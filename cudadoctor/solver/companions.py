@@ -20,6 +20,8 @@ from packaging.version import Version
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import LAST_AUDIO
 from cudadoctor.model.machine import (
+    AUTHOR,
+    BEFORE,
     Distribution,
     Machine,
     OptBool,
@@ -32,6 +34,7 @@ from cudadoctor.model.machine import (
 from cudadoctor.model.requirements import (
     COMPANIONS,
     EXTENSIONS,
+    SHARED,
     TORCH_FAMILY,
     Asked,
     admits,
@@ -120,17 +123,12 @@ class Question(NamedTuple):
     def fitting(self) -> Strings:
         """The releases for the new torch that run here: the installed one, then the newest first.
 
-        Those that every other package admits, where there are any.
+        Those that are asked for, where there are any.
         """
-        name, kb = self.package.name, self.kb
-        found = tuple(filter(self.runs_here, kb.companion(name, self.build.torch)))
-        pins = [
-            asked.specifier
-            for package in self.machine.packages or ()
-            for asked in asked_by(told(package, kb), (name,), self.machine)
-        ]
-        found = tuple(one for one in found if all(_admitted(pin, one) for pin in pins)) or found
+        name = self.package.name
+        found = tuple(filter(self.runs_here, self.kb.companion(name, self.build.torch)))
         here = self.package.version.partition("+")[0]
+        found = admitted(name, found, self.machine, self.kb)
         return tuple(sorted(found, key=lambda one: one != here))
 
     def successor(self) -> OptStr:
@@ -146,7 +144,18 @@ class Question(NamedTuple):
         pins = [one.specifier for one in asked if one.name == self.package.name]
         found = self.fitting()
         fitting = [one for one in found if all(_admitted(pin, one) for pin in pins)] or found
-        return nearest(fitting, self.package.version)
+        keeping = [one for one in fitting if not self.displaced_by(one)] or fitting
+        return nearest(keeping, self.package.version)
+
+    def displaced_by(self, release: str) -> dict[str, str]:
+        """What is installed and shared, and this release refuses -> what it requires of it."""
+        new = told(Distribution(name=self.package.name, version=release), self.kb)
+        return {
+            asked.name: asked.specifier
+            for asked in asked_by(new, SHARED, self.machine)
+            for present in filter(None, [self.machine.package(asked.name)])
+            if not _admitted(asked.specifier, present.version)
+        }
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
@@ -326,9 +335,11 @@ def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
 class GivenUp(NamedTuple):
     """What does not work beside a build any more.
 
-    lost: no release of it fits. moved: another release of its own comes in its place.
+    unmet: what asks for other releases: a file of the project, or its author. lost: no release of
+    it fits. moved: another release of its own comes in its place.
     """
 
+    unmet: Strings = ()
     lost: Strings = ()
     moved: Strings = ()
 
@@ -350,6 +361,7 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
         if fate and fate.leaves:
             releases[name] = fate.pin and fate.pin.partition("==")[2]
     found: dict[bool, list[str]] = {True: [], False: []}
+    others: dict[str, OptStr] = {}
     for package in _each_once(m):
         if package.name not in TORCH_FAMILY and not fates[package.name]:
             refuses = any(
@@ -357,11 +369,16 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
                 for asked in asked_by(told(package, kb), releases, m)
             )
             if refuses or _was_compiled_for_other(told(package, kb), build, m, kb):
-                comes = Question(package, build, m, kb).successor()
+                question = Question(package, build, m, kb)
+                comes = question.successor()
                 found[comes is not None].append(package.name)
+                others[package.name] = comes
+                shared = question.displaced_by(comes) if comes else {}
+                found[True] += shared
+                others |= {name: _least(specifier) for name, specifier in shared.items()}
     lost = (name for name, release in releases.items() if release is None and m.package(name))
-    files = (file.name for file, _ in unmet(m, releases))
-    return GivenUp((*lost, *found[False], *files), tuple(found[True]))
+    files = (file.name for file, _ in unmet(m, releases | others))
+    return GivenUp(tuple(files), (*lost, *found[False]), tuple(dict.fromkeys(found[True])))
 
 
 def _installed_as(build: TorchBuild) -> str:
@@ -371,10 +388,35 @@ def _installed_as(build: TorchBuild) -> str:
 
 def unmet(m: Machine, releases: dict[str, OptStr]) -> Iterator[tuple[ProjectFile, Asked]]:
     """What files of the project require that these releases do not meet. None: it is not there."""
-    for file in m.python.files or ():
+    for file in files_of(m):
         for asked in asked_by(file, releases, m):
             if not _admitted(asked.specifier, releases[asked.name]):
                 yield file, asked
+
+
+def files_of(m: Machine) -> tuple[ProjectFile, ...]:
+    """What is required of the environment; what worked in it before is only preferred."""
+    return tuple(file for file in m.python.files or () if file.name != BEFORE)
+
+
+def admitted(name: str, releases: Strings, m: Machine, kb: Knowledge) -> Strings:
+    """Those of a package's releases that are asked for; all of them where none is.
+
+    The project's files and its author count before the other packages, what worked before last.
+    """
+    before = (file for file in m.python.files or () if file.name == BEFORE)
+    packages = (told(package, kb) for package in m.packages or ())
+    askers: tuple[Distribution | ProjectFile, ...] = (*files_of(m), *packages, *before)
+    for who in askers:
+        for asked in asked_by(who, (name,), m):
+            releases = tuple(one for one in releases if _admitted(asked.specifier, one)) or releases
+    return releases
+
+
+def _least(specifier: str) -> OptStr:
+    """The release that comes where a package that does not meet a specifier is replaced."""
+    found = re.search(r"[>=]=([\d.]+\d)", specifier)
+    return found[1] if found else None
 
 
 def told(package: Distribution, kb: Knowledge) -> Distribution:
@@ -385,18 +427,31 @@ def told(package: Distribution, kb: Knowledge) -> Distribution:
 
 
 def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, Strings]:
-    """The machine with each program that refuses this build in a release for it; their pins."""
+    """The machine with each program that refuses this build in a release for it; their pins.
+
+    With them what those require of the packages that programs share.
+    """
     packages, moved, torch = [], [], _installed_as(build)
+    shared: dict[str, str] = {}
     for package in _each_once(m):
         asked = asked_by(told(package, kb), ("torch",), m)
         here = package.name in TORCH_FAMILY or package.name in JUDGED
         away = not here and not all(_admitted(line.specifier, torch) for line in asked)
-        release = Question(package, build, m, kb).successor() if away else None
+        question = Question(package, build, m, kb)
+        release = question.successor() if away else None
         if release is None:
             packages.append(package)
         else:
             moved.append(f"{package.name}=={release}")
             packages.append(told(Distribution(name=package.name, version=release), kb))
+            shared |= question.displaced_by(release)
+    packages = [
+        replace(package, version=_least(shared[package.name]) or package.version)
+        if package.name in shared
+        else package
+        for package in packages
+    ]
+    moved += [f"{name}{specifier}" for name, specifier in shared.items()]
     return replace(m, packages=tuple(packages)) if moved else m, tuple(moved)
 
 
@@ -551,10 +606,13 @@ def _conflicts(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
 
 def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Lines of the project's files that ask for another release; its own tool rewrites them."""
-    releases: dict[str, OptStr] = {"torch": _installed_as(build), **companions_for(build, m, kb)}
+    releases: dict[str, OptStr] = {package.name: package.version for package in _each_once(m)}
+    releases |= {"torch": _installed_as(build), **companions_for(build, m, kb)}
     for file, asked in () if m.python.project_tool else unmet(m, releases):
         wanted = f"{asked.name}{asked.specifier}"
-        if file.name.endswith(".lock"):
+        if file.name == AUTHOR:
+            yield f"You asked for {wanted}; with torch {build.torch}, that is not possible."
+        elif file.name.endswith(".lock"):
             yield f"{file.name} pins {wanted}: update it as well."
         else:
             yield f"{file.name} requires {wanted}: change that requirement as well."

@@ -123,9 +123,9 @@ def torches(machine: Machine, knowledge: Knowledge) -> tuple[Machine, ...]:
         build
         for platform in _platforms(machine, knowledge)
         for build in knowledge.builds_on(platform)
-        if build.published is not False and _begins(build.torch, release)
+        if build.published is not False and begins(build.torch, release)
     ]
-    own = [build for build in of_it if build.cuda and _begins(build.cuda, cuda)]
+    own = [build for build in of_it if build.cuda and begins(build.cuda, cuda)]
     plain = here.system and any(build.default and build.cuda is None for build in of_it)
     for_cpu = plain or (imported is not None and imported.cuda_available is False)
     named = cuda and release and Version(release.base_version) in {build.torch for build in own}
@@ -157,7 +157,7 @@ def _platforms(machine: Machine, knowledge: Knowledge) -> list[str]:
     return sorted(filter(None, known))
 
 
-def _begins(whole: Version, said: OptVersion) -> bool:
+def begins(whole: Version, said: OptVersion) -> bool:
     """Whether a version is the one that was said, or one of that minor release or major."""
     return said is None or whole.release[: len(said.release)] == said.release
 

@@ -150,16 +150,18 @@ def test_the_wheel_for_the_usual_processor_speaks_for_its_release(folder: Path) 
     assert KB.companion_torch("torchvision", "0.11.3") == "==1.10.2"
 
 
-def test_only_an_exact_requirement_on_another_companion_is_a_pin() -> None:
+def test_an_exact_requirement_on_a_companion_is_a_pin_and_each_bound_of_what_is_shared() -> None:
     requires = (
-        "xformers==0.0.31; platform_machine == 'x86_64'",
+        "xformers==0.0.27.post2; platform_machine == 'x86_64'",
+        "transformers<5,>=4.56.0",
         "torchvision>=0.22.1",
         "torchaudio==2.7.*",
-        "numpy==1.26.4",
+        "numpy",
+        "requests==2.32.3",
         "flashinfer-python==0.5.2; extra == 'all'",
     )
     names = {"xformers", "torchvision", "torchaudio", "flashinfer-python"}
-    assert pins_on(names, requires) == [requires[0]]
+    assert pins_on(names, requires) == [*requires[:2]]
 
 
 # --- which release is the answer --------------------------------------------------------------
@@ -205,8 +207,8 @@ def test_what_old_wheels_left_open_ends_where_a_later_release_pins_torch() -> No
 def test_a_release_says_which_other_companions_it_wants() -> None:
     pins = KB.companion_pins("vllm", "0.10.0")
     assert KB.companion_torch("vllm", "0.10.0") == "==2.7.1"
-    assert pins[:2] == ("torchaudio==2.7.1", "torchvision==0.22.1")
-    assert pins[2].startswith("xformers==0.0.31;")
+    assert pins[:3] == ("transformers>=4.53.2", "torchaudio==2.7.1", "torchvision==0.22.1")
+    assert pins[3].startswith("xformers==0.0.31;")
     assert KB.companion_pins("vllm", "0.1.4") == ()
     assert KB.companion_pins("unheard-of", "1") == ()
 

@@ -322,11 +322,17 @@ COMPILED: tuple[Row, ...] = (
     ("toolkit-differs", LINUX, toolkit("10.0", None, "1.12.1"), True),
     ("toolkit-differs", LINUX, toolkit("10.2", None, "1.12.1"), False),
     ("toolkit-differs", LINUX, toolkit("11.0", None, "1.12.1"), False),
+    ("toolkit-differs", LINUX, toolkit("11.5", None, "2.9.0"), True),
+    ("toolkit-differs", LINUX, toolkit("12.5", None, "2.9.0"), False),
     ("toolkit-differs", LINUX, {"build": {"toolkits": []}}, False),
     ("fitting-toolkit-not-used", LINUX, toolkits("10.1", "11.8", torch="11.8"), True),
     ("fitting-toolkit-not-used", LINUX, toolkits("10.1", "11.7", torch="11.8"), False),
     ("fitting-toolkit-not-used", LINUX, toolkits("11.8", torch="11.8"), False),
     ("fitting-toolkit-not-used", LINUX, toolkits("10.1", "11.8", torch=None), False),
+    # An RTX 4090, which nvcc knows from 11.8 on.
+    ("toolkit-older-than-gpu", LINUX, toolkit("11.7"), True),
+    ("toolkit-older-than-gpu", LINUX, toolkit("11.8"), False),
+    ("toolkit-older-than-gpu", LINUX, {"build": {"toolkits": []}}, False),
     (
         "toolkit-differs",
         LINUX,

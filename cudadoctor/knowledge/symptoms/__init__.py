@@ -44,6 +44,7 @@ class SymptomRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One error text. of: who prints it. since: the releases it belongs to, as words.
 
     words: one of them stands in the text (lower case). also: one of these too, anywhere.
+    mine: whether the words count only where the author says them of his own machine, as it is now.
     pattern: a regular expression over the text in one line, whose named groups become values.
     next: the command whose output would decide, where the meaning is only possible.
     example: a text that shows it, near: one that does not though it looks alike (for the tests).
@@ -55,6 +56,7 @@ class SymptomRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     also: Strings = ()
     pattern: OptStr = None
     since: OptStr = None
+    mine: bool = False
     means: tuple[Meaning, ...] = ()
     next: Strings = ()
     example: str

@@ -31,7 +31,7 @@ from cudadoctor.knowledge.update.index import (
 )
 from cudadoctor.knowledge.update.rows import Update
 from cudadoctor.model.machine import OptStr, Strings, StrPair
-from cudadoctor.model.requirements import cut
+from cudadoctor.model.requirements import SHARED, cut
 
 PAIRED = ("torchvision", "torchaudio")
 """Packages that are released together with torch."""
@@ -126,14 +126,19 @@ def enter_companion(update: Update, package: str) -> list[Paired]:
 def pins_on(names: Collection[str], requires: Iterable[str]) -> list[str]:
     """The requirements that admit one release of a companion and hold without an extra.
 
-    With the companion's normal name, and without the extras that are asked of it.
+    Of what many programs share, every bound. With the normal name, and without the extras that are
+    asked of it.
     """
     return [
         f"{parts.name}{parts.specifier}{parts.marker and f'; {parts.marker}'}"
         for parts in map(cut, requires)
-        if parts and parts.name in names and "extra" not in parts.marker
-        if pinned_version(parts.specifier)
+        if parts and "extra" not in parts.marker
+        if (parts.name in names and _EXACT.fullmatch(parts.specifier))
+        or (parts.name in SHARED and parts.specifier)
     ]
+
+
+_EXACT = re.compile(r"==[\d.]+(?:\.post\d+)?")
 
 
 def pair_for(torch: str, day: OptStr, known: Iterable[Paired]) -> OptStr:

@@ -15,13 +15,14 @@ from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk
-from cudadoctor.model.machine import Json, Machine, OptStr, OptVersion, Strings
-from cudadoctor.model.requirements import COMPANIONS, TORCH_FAMILY, admits
+from cudadoctor.model.machine import AUTHOR, Json, Machine, OptStr, OptVersion, Strings
+from cudadoctor.model.requirements import COMPANIONS, SHARED, TORCH_FAMILY, admits
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 from cudadoctor.plan.remedies.process import builds_here, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build, wanted_torch
 from cudadoctor.solver.companions import (
     PYG,
+    admitted,
     asked_by,
     caveats,
     collides,
@@ -185,7 +186,7 @@ def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
     }
     present = [(name, m.package(name)) for name in wanted.packages]
     names = [f"{name} {package.version}" if package else name for name, package in present]
-    verb = "requires" if len(names) == 1 else "require"
+    verb = "requires" if len(names) == 1 and AUTHOR not in names else "require"
     title = f"Install torch {wanted.build.torch}, which {listed(names)} {verb}"
     return (replace(remedy_for(wanted.build, m, kb, exact), title=title),)
 
@@ -252,12 +253,13 @@ def _off_pypi(companions: dict[str, OptStr], build: TorchBuild, m: Machine, kb: 
 
 
 def _replaced(pin: str, m: Machine, build: TorchBuild) -> str:
-    name, _, release = pin.partition("==")
-    package = m.package(name)
-    return (
-        f"{name} {package and package.version} will be replaced with {release}, which works with "
-        f"torch {build.torch}."
-    )
+    name = name_of(pin)
+    package, specifier = m.package(name), pin.removeprefix(name)
+    present = f"{name} {package and package.version}"
+    if name in SHARED:
+        return f"{present} will be replaced as well: {name}{specifier} is needed."
+    release = specifier.removeprefix("==")
+    return f"{present} will be replaced with {release}, which works with torch {build.torch}."
 
 
 def _temporary(build: TorchBuild, m: Machine) -> dict[str, OptStr]:
@@ -475,7 +477,7 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
             serves = False
         if wheel and takes and serves:
             found.append(release)
-    package = m.package(name)
+    found, package = [*admitted(name, tuple(found), m, kb)], m.package(name)
     # Of one made for each torch the last build is taken.
     if package is None or name == "xformers" or _public(package.version) in found:
         return next(iter(found), None)

@@ -29,7 +29,7 @@ from cudadoctor.model.machine import (
     origin_of,
 )
 from cudadoctor.model.rule import NotKnown, apply
-from cudadoctor.model.versions import torch_from_tag, version_of
+from cudadoctor.model.versions import cuda_from_tag, torch_from_tag, version_of
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
 from cudadoctor.rules.evidence.signs import (
     AUTHOR,
@@ -42,7 +42,7 @@ from cudadoctor.rules.evidence.signs import (
     named_gpus,
 )
 from cudadoctor.rules.pasted.refusals import offers_of
-from cudadoctor.solver.demand import platform_of
+from cudadoctor.solver.demand import capability_of, platform_of
 from cudadoctor.solver.supposed import as_listed
 
 Circumstance = Callable[..., OptBool]
@@ -339,8 +339,18 @@ def _toolkit_differs(m: Machine, kb: Knowledge) -> bool:
     if built is not None:
         return used.major != built.major or (built.major < 11 and used != built)
     places = {offer.place for offer in offers_of(kb).torch if offer.release == m.torch.version}
-    known = {place for place in places if place.startswith("cu")}
-    return bool(known) and f"cu{used.major}{used.minor}" not in known and used.major <= 10
+    known = {cuda_from_tag(place[2:]) for place in places if place.startswith("cu")}
+    if used.major > 10:
+        return bool(known) and used.major not in {cuda.major for cuda in known}
+    return bool(known) and used not in known
+
+
+def _toolkit_older_than_gpu(m: Machine, kb: Knowledge) -> bool:
+    """Whether nvcc of that toolkit knows only GPUs that are older than one of those here."""
+    used = toolkit_used(m)
+    known = kb.nvcc_capabilities(used) if used is not None else None
+    present = [capability_of(gpu, kb) for gpu in live_gpus(m)]
+    return bool(known) and any(gpu is not None and gpu > max(known or ()) for gpu in present)
 
 
 def _fitting_toolkit_not_used(m: Machine) -> bool:
@@ -380,6 +390,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "default-cuda-beyond-driver": _default_cuda_beyond_driver,
     "toolkit-differs": _toolkit_differs,
     "fitting-toolkit-not-used": _fitting_toolkit_not_used,
+    "toolkit-older-than-gpu": _toolkit_older_than_gpu,
     "compiler-too-new": _compiler_too_new,
     "compiler-too-old": _compiler_too_old,
     "no-builds-here": _walled_platform,

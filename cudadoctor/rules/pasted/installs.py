@@ -110,6 +110,12 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
     )
     name, _, release = refused.values["wanted"].partition("==")
     pin = release if name == "torch" and release else None
+    remedies = with_other_python(m, kb, pythons, pin)
+    return _found(refused, m, remedies, None if pythons else plain)
+
+
+def with_other_python(m: Machine, kb: Knowledge, pythons: str, pin: OptStr) -> Remedies:
+    """An environment with one of these Pythons ("3.9, 3.10"), and that release of torch in it."""
     remedies: Remedies = ()
     if pythons and m.platform.system is not None and (m.python.kind is not None or pin):
         remedies = install_python(m, kb, pythons.split(", "), pin)
@@ -118,7 +124,7 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
         pins = {f"torch=={pin}", f"torch=={pin.partition('+')[0]}"}
         brings = [not pins.isdisjoint(argv) for remedy in remedies for argv in remedy.commands]
         remedies = remedies if any(brings) else ()
-    return _found(refused, m, remedies or _other_python(pythons), None if pythons else plain)
+    return remedies or _other_python(pythons)
 
 
 def _other_python(pythons: str) -> Remedies:
