@@ -100,9 +100,10 @@ _BESIDE_TORCH = re.compile(r"(?i)torch|\bcuda|\bcu1\d\d\b")
 _PLAIN = re.compile(r"[AHKPV]\d{2,3}m?|[TLB]\d{2,3}|[TLP]4")
 """Letters and numbers of a board as NVIDIA writes them."""
 _HAS = re.compile(
-    r"(?i)\b(?:with|on|has|have|having|using|use|mit|con|com|avec|sur|auf|einer?)"
+    r"(?i)(?:^|[\s(])(?:(?P<my>my|our|mine|meine|我的) |(?:with|on|has|have|having|using|use|mit"
+    r"|con|com|avec|sur|auf|einer?)"
     r"(?P<one> an?| my| our| one| eine[rm]?| une?| una| uma| mi| two)?(?: the| el| la)? "
-    r"(?:nvidia )?$"
+    r")(?:nvidia )?$"
 )
 _ON_BOARD = re.compile(r"(?i)\b(?:[dh]gx|sxm\d?|nvswitch\w{0,2})\b")
 """What tells that the GPUs are modules of a board, not PCIe cards."""
@@ -128,7 +129,7 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         )
     for number, text in doc.lines:
         for match in _MODEL.finditer(text) if len(text) <= 1000 else ():
-            name = _named(match, knowledge)
+            name = _named(match, knowledge, first=not found)
             if name and not any(gpu.name == name for gpu in found):
                 count = int(match["count"] or match["times"] or 0) or _MANY.get(
                     (match["words"] or "").lower(), 1
@@ -147,14 +148,16 @@ def _gpus(doc: Document, knowledge: Knowledge) -> Statements:
         yield from read_table(doc, "other_vendors")
 
 
-def _named(found: re.Match[str], knowledge: Knowledge) -> OptStr:
+def _named(found: re.Match[str], knowledge: Knowledge, *, first: bool) -> OptStr:
     """The name as the driver would say it; None where these letters mean no GPU."""
     text, line = found["name"], found.string
     if _SHORT.fullmatch(text) and not _ABOUT_GPU.search(line):
         near = _HAS.search(line, max(0, found.start() - 40), found.start("name"))
         counted = found["count"] or found["words"] or found["times"]
         beside = near or _BESIDE_TORCH.search(line)
-        if not counted and not (_PLAIN.fullmatch(text) and beside) and not (near and near["one"]):
+        alone = (_PLAIN.fullmatch(text) and beside) or (near and (near["one"] or near["my"]))
+        # A second model is another machine's more often than of the same.
+        if not counted and not (first and alone):
             return None
     return _model(" ".join(text.split()), _ON_BOARD.search(line) is not None, knowledge)
 

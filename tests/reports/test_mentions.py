@@ -83,6 +83,10 @@ def test_placeholders_and_programs_are_no_evidence(text: str) -> None:
         ("torch2.0.1", "torch.version", "2.0.1"),
         (r"C:\tmp\torch-1.12.1+cu116-cp310-cp310-win_amd64.whl", "torch.version", "None"),
         ("an A100 is needed for torch", "gpus", "None"),
+        ("I bought an RTX 5080 to replace my GTX 1080", "gpus", "GeForce RTX 5080"),
+        ("since yesterday my 3080 is gone", "gpus", "GeForce RTX 3080"),
+        ("I updated the driver to 572.16", "driver.reported", "572.16"),
+        ("the wheel needs driver 525.60", "driver.reported", "None"),
         ("our k8s cluster with torch", "gpus", "None"),
         ("gcc (Red Hat 9.2.1-1) on Fedora 30", "platform.distro", "fedora"),
         ("CentOS 7", "platform.distro_version", "7"),
@@ -97,6 +101,10 @@ def test_short_forms_are_read(text: str, path: str, value: str) -> None:
 )
 def test_gpus_are_counted_before_and_behind_their_name(text: str) -> None:
     assert len(read_report(f"a box: {text}, torch 2.5", KB).gpus or ()) == 2
+
+
+def test_the_second_model_that_a_sentence_compares_with_is_not_in_the_same_machine() -> None:
+    assert len(read_report("torch 2.5 on a T4 is slower than on an A100", KB).gpus or ()) == 1
 
 
 def test_the_sentence_after_a_setting_is_no_part_of_it() -> None:
