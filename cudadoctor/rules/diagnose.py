@@ -32,7 +32,7 @@ from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
 from cudadoctor.rules.evidence.signs import WORDS
 from cudadoctor.rules.healthy import shortfalls
-from cudadoctor.rules.registry import RULES, pasted_rules
+from cudadoctor.rules.registry import RULES, pasted_rules, stated_rules
 from cudadoctor.solver.supposed import torches
 
 
@@ -53,6 +53,7 @@ def diagnose(
     pasted, builds = machine.look == "report", torches(machine, knowledge)
     if rules is None:  # a pasted report has symptoms to judge as well
         rules = RULES + pasted_rules() if pasted else RULES
+    stated = {rule.name for rule in stated_rules()} if pasted else set()
     for rule in rules:
         missing = None
         try:
@@ -61,6 +62,7 @@ def diagnose(
             answer, missing = None, gap
         if answer is None and builds:
             answer = _agreed(rule, builds, machine, knowledge)
+            stated |= {rule.name} if answer else set()
         if answer is None and missing is not None:
             if rule.cause not in ignore:
                 undecided.append(_undecided(rule, missing, machine))
@@ -76,7 +78,8 @@ def diagnose(
     needless = [
         finding for finding in explained if finding.cause == "unknown" and finding.because_of
     ]
-    findings = _in_order([finding for finding in explained if finding not in needless])
+    kept = [finding for finding in explained if finding not in needless]
+    findings = _in_order(kept, stated)
     causes = {finding.cause for finding in findings}
     passed += [finding.cause for finding in needless]
     return _concluded(
@@ -274,9 +277,13 @@ def _rooted(findings: list[Finding]) -> list[Finding]:
     return out
 
 
-def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
-    """By severity, then confidence, then the order of the catalogue. One finding a cause."""
+def _in_order(findings: list[Finding], stated: Collection[str]) -> tuple[Finding, ...]:
+    """By severity, then confidence, then the order of the catalogue. One finding a cause.
+
+    stated: rules that only compare what somebody says. What an error text shows comes before them.
+    """
     place = {cause: index for index, cause in enumerate(CATALOGUE)}
+    shown = {finding.cause for finding in findings if finding.rule not in stated}
     first: dict[str, Finding] = {}
     for finding in sorted(
         findings,
@@ -284,6 +291,7 @@ def _in_order(findings: list[Finding]) -> tuple[Finding, ...]:
             finding.severity,
             finding.confidence,
             bool(finding.because_of),
+            finding.rule in stated and finding.cause not in shown,
             place.get(finding.cause, 999),
         ),
     ):
