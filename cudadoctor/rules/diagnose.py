@@ -33,7 +33,7 @@ from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import acting, is_doctors_own, typed
 from cudadoctor.rules.evidence.signs import WORDS, in_passing
 from cudadoctor.rules.healthy import shortfalls
-from cudadoctor.rules.registry import RULES, pasted_rules
+from cudadoctor.rules.registry import RULES, pasted_rules, stated_rules
 from cudadoctor.solver.supposed import torches
 
 
@@ -54,6 +54,7 @@ def diagnose(
     pasted, builds = machine.look == "report", torches(machine, knowledge)
     if rules is None:  # a pasted report has symptoms to judge as well
         rules = RULES + pasted_rules() if pasted else RULES
+    stated = {rule.name for rule in stated_rules()} if pasted else set()
     for rule in rules:
         missing = None
         try:
@@ -62,6 +63,7 @@ def diagnose(
             answer, missing = None, gap
         if answer is None and builds:
             answer = _agreed(rule, builds, machine, knowledge)
+            stated |= {rule.name} if answer else set()
         if answer is None and missing is not None:
             if rule.cause not in ignore:
                 undecided.append(_undecided(rule, missing, machine))
@@ -78,7 +80,7 @@ def diagnose(
         finding for finding in explained if finding.cause == "unknown" and finding.because_of
     ]
     kept = [finding for finding in explained if finding not in needless]
-    findings = _in_order(kept, _standing(kept, machine, knowledge))
+    findings = _in_order(kept, _standing(kept, machine, knowledge), stated)
     causes = {finding.cause for finding in findings}
     passed += [finding.cause for finding in needless]
     return _concluded(
@@ -287,15 +289,19 @@ def _standing(
     return standings({finding.cause for finding in findings}, machine, knowledge)
 
 
-def _in_order(findings: list[Finding], standing: Mapping[str, Standing]) -> tuple[Finding, ...]:
+def _in_order(
+    findings: list[Finding], standing: Mapping[str, Standing], stated: Collection[str]
+) -> tuple[Finding, ...]:
     """The gravest first. One finding a cause.
 
     This is the one ranking that there is: primary cause and candidates follow it. By severity;
     what is merely possible after what is likely; catch-alls last; what is proven before what is
-    likely; roots before what they explain; in a report by where it stands (its title and last
+    likely; roots before what they explain; what an error text shows before what only compares
+    what somebody says (the rules of `stated`); in a report by where it stands (its title and last
     error, then what else it tells, then what warns in passing); by the order of the catalogue.
     """
     place = {cause: index for index, cause in enumerate(CATALOGUE)}
+    shown = {finding.cause for finding in findings if finding.rule not in stated}
     first: dict[str, Finding] = {}
     for finding in sorted(
         findings,
@@ -305,6 +311,7 @@ def _in_order(findings: list[Finding], standing: Mapping[str, Standing]) -> tupl
             finding.cause in CATCH_ALLS,
             finding.confidence,
             bool(finding.because_of),
+            finding.rule in stated and finding.cause not in shown,
             standing.get(finding.cause, Standing.TOLD),
             place.get(finding.cause, 999),
         ),

@@ -56,13 +56,21 @@ RULES = rules_in(
 @cache
 def pasted_rules() -> tuple[Rule, ...]:
     """The rules for what only a pasted report shows; a host never loads them."""
-    from cudadoctor.rules.pasted import installs, reported, stated
+    from cudadoctor.rules.pasted import installs, reported
 
-    of_texts = rules_in((installs, stated))
+    of_texts = rules_in((installs,)) + stated_rules()
     deeper: dict[str, Strings] = {}
     for rule in RULES + of_texts:
         deeper[rule.cause] = (*deeper.get(rule.cause, ()), *rule.yields_to)
     return of_texts + reported.reported_rules(deeper)
+
+
+@cache
+def stated_rules() -> tuple[Rule, ...]:
+    """Of these the rules that compare what the author of a report says."""
+    from cudadoctor.rules.pasted import stated
+
+    return rules_in((stated,))
 
 
 def explained_rules() -> tuple[Rule, ...]:

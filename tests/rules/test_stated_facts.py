@@ -378,3 +378,24 @@ def test_flash_attn_and_a_gpu(card: str, release: str, possible: bool) -> None:
     title = "flash-attn does not support this GPU"
     assert (("not-environment", title) in named) is possible
     assert not errors(found)
+
+
+OUT_OF_MEMORY = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 23.65 GiB total capacity)"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("RTX 5090, torch 2.4.1", "torch-arch-unsupported-new"),
+        ("Python 3.13, torch 2.1.0", "torch-python-unsupported"),
+        ("RTX 5090, NVIDIA driver 550.54.14", "driver-unsupported-gpu"),
+        ("Ubuntu 18.04, torch 2.8.0", "platform-unsupported"),
+    ],
+)
+def test_what_an_error_shows_comes_before_what_is_only_said(text: str, cause: str) -> None:
+    alone, beside = told(f"{text}, it fails"), told(f"{text}, training stops: {OUT_OF_MEMORY}")
+    assert alone.primary == cause
+    assert beside.primary == "out-of-memory"
+    assert cause in errors(beside)
