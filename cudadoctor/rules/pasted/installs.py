@@ -115,8 +115,9 @@ def refused_for_python(m: Machine, kb: Knowledge) -> Answer:
         remedies = install_python(m, kb, pythons.split(", "), pin)
     if pin:
         # Into the new environment comes that very release, and no other one.
-        pins = {f"torch=={pin}", f"torch=={pin.partition('+')[0]}"}
-        brings = [not pins.isdisjoint(argv) for remedy in remedies for argv in remedy.commands]
+        wanted = f"torch=={pin.partition('+')[0]}"
+        words = (word for remedy in remedies for argv in remedy.commands for word in argv)
+        brings = [word.partition("+")[0] == wanted for word in words]
         remedies = remedies if any(brings) else ()
     return _found(refused, m, remedies or _other_python(pythons), None if pythons else plain)
 
