@@ -105,9 +105,17 @@ class Question(NamedTuple):
         return f"{self.package.name} {self.package.version}"
 
     def runs_here(self, release: str) -> bool:
-        """Whether a release takes this Python and has a wheel for it here, as far as known."""
+        """Whether a release and what it pins have wheels for this Python here, as far as known."""
         name, place, python = self.package.name, self.build.platform, python_of(self.machine)
-        return self.kb.has_wheel(name, release, place, python) and self.takes_python(release)
+        new = told(Distribution(name=name, version=release), self.kb)
+        pins = (
+            (asked.name, asked.specifier[2:])
+            for asked in asked_by(new, self.kb.companion_names, self.machine)
+            if asked.specifier.startswith("==") and asked.name not in TORCH_FAMILY
+        )
+        wheels = ((name, release), *pins)
+        here = all(self.kb.has_wheel(*wheel, place, python) for wheel in wheels)
+        return here and self.takes_python(release)
 
     def takes_python(self, release: str) -> bool:
         """Whether a release takes this Python, as far as that is known."""

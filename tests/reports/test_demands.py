@@ -132,3 +132,51 @@ def test_a_companion_goes_back_to_the_release_that_worked_before() -> None:
     # What fits no more is no way back.
     steps = judge(foreign(read_report(f"{broken}It worked with xformers 0.0.29.", KB))).plan.steps
     assert "xformers==0.0.33.post1" in [pin for step in steps for pin in installed(step)]
+
+
+# --- a new environment ----------------------------------------------------------------------------
+
+REFUSED = """{where}
+$ pip install {wanted}
+ERROR: Could not find a version that satisfies the requirement {torch} (from versions: 2.9.0, 2.9.1)
+ERROR: No matching distribution found for {torch}
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch", "beside", "python", "comes"),
+    [
+        # The nearest Python that torch has a wheel for ...
+        ("torch==2.6.0", "torchvision", "3.13", ("torchvision==0.21.0",)),
+        # ... and the nearest that all have one for.
+        ("torch==2.6.0", "xformers==0.0.29.post2", "3.12", ("xformers==0.0.29.post2",)),
+        ("torch==2.6.0", "bitsandbytes vllm", "3.12", ("vllm==0.8.5.post1",)),
+        ("torch==2.8.0", "xformers", "3.13", ("xformers==0.0.32.post2",)),
+        ("torch==2.4.1", "torchvision torchaudio", "3.12", ("torchaudio==2.4.1",)),
+        # What vllm 0.8.3 itself takes is no help where the xformers that it pins has no wheel.
+        ("torch==2.6.0", "vllm==0.8.3", "3.12", ("vllm==0.8.3",)),
+        # Nobody knows of this one which Pythons it takes.
+        ("torch==2.6.0", "unheard-of", "3.13", ()),
+    ],
+)
+def test_a_new_environment_has_a_python_for_all_that_is_wanted(
+    torch: str, beside: str, python: str, comes: tuple[str, ...]
+) -> None:
+    where = "Python 3.14.0 on Ubuntu 24.04 x86_64, NVIDIA RTX 4090, driver 580.95.05"
+    text = REFUSED.format(where=where, wanted=f"{torch} {beside}", torch=torch)
+    step = judge(foreign(read_report(text, KB))).plan.steps[0]
+    assert step.title == f"Create a new environment with Python {python}"
+    words = [word.partition("+")[0] for argv in step.commands for word in argv]
+    assert {torch, *comes} <= {*words}
+    assert "unheard-of" not in words
+
+
+def test_the_index_of_a_new_environment_is_that_of_its_build() -> None:
+    where = "Windows 11 x86_64, Python 3.13.5, NVIDIA RTX 3060, driver 566.36"
+    text = REFUSED.format(where=where, wanted="torch==2.4.1 xformers", torch="torch==2.4.1")
+    step = judge(foreign(read_report(text, KB))).plan.steps[0]
+    last = step.commands[-1]
+    assert step.title == "Create a new environment with Python 3.12"
+    variant = next(word for word in last if word.startswith("torch==")).partition("+")[2]
+    assert last[-1].endswith(f"/whl/{variant}")
+    assert "xformers==0.0.28.post1" in last

@@ -15,13 +15,22 @@ from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.knowledge.torch_builds import TORCH_INDEX
 from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Risk
-from cudadoctor.model.machine import AUTHOR, Json, Machine, OptStr, OptVersion, Strings
-from cudadoctor.model.requirements import COMPANIONS, SHARED, TORCH_FAMILY, admits
+from cudadoctor.model.machine import (
+    AUTHOR,
+    Distribution,
+    Json,
+    Machine,
+    OptStr,
+    OptVersion,
+    Strings,
+)
+from cudadoctor.model.requirements import COMPANIONS, SHARED, TORCH_FAMILY, admits, cut
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
 from cudadoctor.plan.remedies.process import builds_here, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build, wanted_torch
 from cudadoctor.solver.companions import (
     PYG,
+    Question,
     admitted,
     asked_by,
     caveats,
@@ -191,7 +200,7 @@ def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
     return (replace(remedy_for(wanted.build, m, kb, exact), title=title),)
 
 
-_EXACT = re.compile(r"==\d+(?:\.\d+){1,3}")
+_EXACT = re.compile(r"==\d+(?:\.\d+){1,3}(?:\.post\d+)?")
 
 
 def remedy_for(
@@ -600,25 +609,75 @@ def install_python(
 ) -> Remedies:
     """A new environment with the nearest of these Pythons ("3.12"), and torch in it.
 
-    keep: a wish for a release of torch.
+    Of those that have wheels of most of what is wanted there. keep: a wish for a release of torch.
     """
     known = [Version(name) for name in versions if not name.endswith("t")]
     if not known:
         return ()
     # The closest to the present Python: the newest below it, else the oldest above it.
     present = m.python.version.release[:2] if m.python.version else (99,)
-    below = (version for version in known if version.release <= present)
-    wanted = max(below, default=min(known))
-    changed = emptied(m, wanted)
-    # The release nearest to the one that is there, with the companions that are.
-    build = best_build(replace(changed, torch=m.torch), kb, keep=keep).build
-    family = tuple(filter(None, map(m.package, COMPANIONS)))
-    change = remedy_for(build, replace(changed, packages=family), kb).packages if build else None
+    near = sorted(known, reverse=True)
+    near.sort(key=lambda version: version.release > present)
+    near = near if near[0].release <= present else sorted(known)
+    others = _wanted_beside(m, kb)
+    made_of = {
+        python: _new_change(m, kb, python, keep, others)
+        for python in (near if others else near[:1])
+    }
+    wanted = max(made_of, key=lambda python: made_of[python][1])
+    change = made_of[wanted][0]
     made = environment.new_environment(
         m, str(wanted), replace(change, remove=()) if change else None
     )
     title = f"Create a new environment with Python {wanted}"
     return (_step(id="install-python", title=title, **_made(made)),)
+
+
+def _wanted_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
+    """The programs with wheels of their own that are installed or asked for -> their release.
+
+    "" for one that is asked for without a release.
+    """
+    names = kb.companion_names - COMPILED_HERE - {"torch", "triton", "cuda-bindings"}
+    lines = (cut(line) for install in m.installs or () for line in install.requirements)
+    wanted = {
+        line.name: line.specifier[2:] if _EXACT.fullmatch(line.specifier) else ""
+        for line in lines
+        if line and line.name in names
+    }
+    present = (package for package in m.packages or () if package.name in names)
+    return wanted | {package.name: _public(package.version) or "" for package in present}
+
+
+def _new_change(
+    m: Machine, kb: Knowledge, python: Version, keep: OptStr, others: dict[str, str]
+) -> tuple[PackageChange | None, int]:
+    """What is installed with that Python, and how many of the other packages have a wheel there."""
+    changed = emptied(m, python)
+    # The release nearest to the one that is there, with the companions that are.
+    build = best_build(replace(changed, torch=m.torch), kb, keep=keep).build
+    if build is None:
+        return None, -1
+    family = (Distribution(name=name, version="") for name in COMPANIONS if name in others)
+    change = remedy_for(build, replace(changed, packages=tuple(family)), kb).packages
+    pins: dict[str, str] = {}
+    for name, release in others.items():
+        if name in COMPANIONS:
+            continue
+        question = Question(Distribution(name=name, version=release), build, changed, kb)
+        fitting = [one for one in question.fitting() if question.serves_cuda(one) is not False]
+        best = nearest(fitting, release) if release else next(iter(fitting), None)
+        if best and question.successor():
+            pins[name] = f"{name}=={release if release in fitting else best}"
+    beside = [
+        pins.pop(name) for name in [*pins] if kb.on_torch_index(name, pins[name].partition("==")[2])
+    ]
+    if change is not None and beside:
+        index = change.index or f"{TORCH_INDEX}/{build.variant}"
+        change = replace(change, install=(*change.install, *beside), index=index)
+    if change is not None and pins:
+        change = replace(change, then=(*change.then, *pins.values()))
+    return change, len(beside) + len(pins)
 
 
 def emptied(m: Machine, python: OptVersion = None) -> Machine:

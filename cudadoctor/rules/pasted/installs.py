@@ -121,8 +121,9 @@ def with_other_python(m: Machine, kb: Knowledge, pythons: str, pin: OptStr) -> R
         remedies = install_python(m, kb, pythons.split(", "), pin)
     if pin:
         # Into the new environment comes that very release, and no other one.
-        pins = {f"torch=={pin}", f"torch=={pin.partition('+')[0]}"}
-        brings = [not pins.isdisjoint(argv) for remedy in remedies for argv in remedy.commands]
+        wanted = f"torch=={pin.partition('+')[0]}"
+        words = (word for remedy in remedies for argv in remedy.commands for word in argv)
+        brings = [word.partition("+")[0] == wanted for word in words]
         remedies = remedies if any(brings) else ()
     return remedies or _other_python(pythons)
 
