@@ -40,6 +40,10 @@ _NAMES = {"torch": "pytorch", "opencv-python": "opencv", "faiss-gpu": "faiss"}
 _FROM_TORCH = ("nvidia-", "cuda-", "triton")
 _PLATFORMS = ("linux_x86_64", "windows_amd64")
 """Where the pytorch channel had CUDA builds."""
+_KINDS = ("pytorch-cuda", "cpuonly", "cudatoolkit")
+"""What a user of the pytorch channel names beside torch: the kind of build."""
+_OF_CHANNEL = (*_KINDS, "pytorch-mutex", "torchtriton")
+"""All that this channel has with torch; beside them conda keeps its torch, or finds no solution."""
 _META_FROM = Version("1.13")
 """From this release on the pytorch channel names the CUDA version by pytorch-cuda."""
 _OLD_MKL = "mkl<2024.1"
@@ -57,7 +61,15 @@ _ENDED = (
     "The pytorch channel was discontinued after torch {newest}, and conda-forge does not have "
     "this build of torch {torch}."
 )
+_NEAREST = (
+    "conda-forge is not known to have torch {torch} with CUDA {major} for these GPUs; the nearest "
+    "release that it has is {nearest}."
+)
 _OF_A_PAGE = "conda cannot install the wheels from {page}: they are not made for conda's torch."
+_PERHAPS_OF_CHANNEL = (
+    "If `conda list` shows pytorch-cuda, pytorch-mutex, cpuonly or cudatoolkit, remove those of "
+    "them that it shows, and pytorch, before you run the command (conda remove --force)."
+)
 _SINCE_ENDED = (
     "The command uses conda-forge because the pytorch channel was discontinued after torch "
     "{newest}."
@@ -99,7 +111,8 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         return step(commands=(create,), note=joined(new, note))
     prefix = m.python.prefix
     where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
-    commands = []
+    commands: list[Command] = []
+    former = _of_channel(m, channels, specs)
     # What pip had put into the conda environment, pip must take out again.
     installed = {package.name: package.installer for package in m.packages or ()}
     by_pip = tuple(name for name in change.remove if installed.get(name) in ("pip", "uv"))
@@ -108,22 +121,57 @@ def write(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
         # conda does not see what pip installed: its answer holds for the time after it went.
         dry = (conda, "install", "--dry-run", *where, *channels, *specs)
         uninstall = pip.write(m, kb, type(change)(install=(), remove=by_pip)).commands
-        commands = [*([dry] if specs else []), *uninstall]
+        commands = [*([dry] if specs and not former else []), *uninstall]
     elif gone and not specs:
         commands.append((conda, "remove", "-y", *where, *gone))
+    if former:
+        # What needs torch stays: the torch that comes next serves it.
+        commands.append((conda, "remove", "-y", "--force", *where, *former))
+    elif "pytorch" not in channels and _may_be_of_channel(m, kb, specs):
+        note = joined(note, _PERHAPS_OF_CHANNEL)
     if specs:
         commands.append((conda, "install", "-y", *where, *channels, *specs))
     return step(commands=tuple(commands), note=note)
 
 
+def _by_conda(m: Machine) -> Strings:
+    return tuple(item.name for item in m.packages or () if item.installer == "conda")
+
+
+def _of_channel(m: Machine, channels: Command, specs: Command) -> Command:
+    """What the pytorch channel put here that the new torch cannot stand beside.
+
+    For a build of the same channel, the other kind of build; else its torch as a whole.
+    """
+    here, named = _by_conda(m), {re.split(r"[=<>]", spec)[0] for spec in specs}
+    if "pytorch" in channels:
+        return tuple(name for name in _KINDS if name in here and name not in named)
+    moves = any(name.startswith("pytorch-") for name in named)
+    found = tuple(name for name in _OF_CHANNEL if name in here)
+    if not moves or not found:
+        return ()
+    family = (conda_name(name) for name in TORCH_FAMILY if name in here)
+    # A cupy of conda's may need that toolkit.
+    kept = {"cudatoolkit"} if "cupy" in here else set()
+    return (*family, *(name for name in found if name not in kept))
+
+
+def _may_be_of_channel(m: Machine, kb: Knowledge, specs: Command) -> bool:
+    """Whether torch moves to conda-forge, and what conda installed here is not listed."""
+    version, place = m.torch.version, platform_of(m)
+    moves = any(spec.startswith("pytorch-") for spec in specs)
+    if not moves or m.torch.installer != "conda" or version is None or _by_conda(m):
+        return False
+    return bool(kb.conda_cuda("pytorch", version, place or ""))
+
+
 def _by_pip(m: Machine, kb: Knowledge, change: PackageChange) -> Written:
     """Torch's own wheels in the conda environment, after what conda installed has gone."""
-    there = {item.name for item in m.packages or () if item.installer == "conda"}
-    there |= {"torch"} if m.torch.installer == "conda" else set()
-    gone = tuple(name for name in (*TORCH_FAMILY, *change.remove) if name in there)
+    there = {*_by_conda(m)} | ({"torch"} if m.torch.installer == "conda" else set())
+    gone = tuple(name for name in (*TORCH_FAMILY, *_OF_CHANNEL, *change.remove) if name in there)
     conda, prefix = manager(m, *PROGRAMS) or "conda", m.python.prefix
     where = () if not prefix or prefix.startswith(("~", "<")) else ("-p", prefix)
-    remove = (conda, "remove", "-y", *where, *map(conda_name, dict.fromkeys(gone)))
+    remove = (conda, "remove", "-y", "--force", *where, *map(conda_name, dict.fromkeys(gone)))
     rest = tuple(name for name in change.remove if name not in gone)
     made = pip.write(m, kb, replace(change, remove=rest))
     major = (change.cuda or "").partition(".")[0]
@@ -155,7 +203,18 @@ class Order:
             return []
         channel: Literal["pytorch", "conda-forge"] = "pytorch" if ended else "conda-forge"
         found = self.kb.conda_cuda(channel, Version(release), self.platform) or ()
-        return [cuda for cuda in found if self.cuda is None or cuda.major == self.cuda.major]
+        if self.cuda is None:
+            return [*found]
+        gpus = self.capabilities or ()
+        return [
+            cuda
+            for cuda in found
+            if cuda.major == self.cuda.major
+            and all(
+                _has_code(cuda, Version(release), gpu, self.platform, self.kb, ended=ended)
+                for gpu in gpus
+            )
+        ]
 
     @property
     def is_nowhere(self) -> bool:
@@ -173,16 +232,25 @@ class Order:
 
     @cached_property
     def pinned(self) -> OptVersion:
-        """The release to ask conda-forge for: the wished one, or the last with that CUDA major.
+        """The release to ask conda-forge for: the wished one, or the nearest that serves the GPUs.
 
-        None leaves it to conda: the newest release has that major, or none is known to have it.
+        Of several as near, the newer. None leaves it to conda: the newest release that is known
+        serves, and no older one was wished for; or none is known to serve.
         """
         if self.made(self.release):
             return Version(self.release)
-        if self.cuda is None or self.made(str(self.newest)):
+        if self.cuda is None:
             return None
-        known = (release for release in self.kb.torch_releases() if self.made(str(release)))
-        return next(filter(self._serves, known), None)
+        known = [*filter(self._serves, self.kb.torch_releases())]
+        fitting = [release for release in known if self.made(str(release))]
+        newest = self.newest in fitting or self.made(str(self.newest))
+        wished = Version(self.release) if self.release else None
+        if newest and (wished is None or wished > self.newest):
+            return None
+        if wished is None:
+            return next(iter(fitting), None)
+        later = (release for release in reversed(fitting) if release > wished)
+        return next(later, next(iter(fitting), None))
 
     def of_pytorch_channel(self) -> Command | None:
         """The pytorch channel's packages for a release that conda-forge lacks, None elsewhere."""
@@ -253,7 +321,11 @@ def note_on(m: Machine, kb: Knowledge, change: PackageChange, specs: Command) ->
         )
     elif release and str(pinned) != release:
         major = order.cuda.major if order.cuda else ""
-        other = f"The last torch release that conda-forge built for CUDA {major} is {pinned}."
+        known = order.kb.torch_releases()
+        if pinned and any(later > pinned and order.made(str(later)) for later in known):
+            other = _NEAREST.format(torch=release, major=major, nearest=pinned)
+        else:
+            other = f"The last torch release that conda-forge built for CUDA {major} is {pinned}."
     old = any(spec.startswith("cudnn<") for spec in specs)
     # A job has what the login node lacks, where environments are usually made.
     seen = m.driver.cuda and not m.container.scheduler
@@ -284,7 +356,7 @@ def forge_specs(stack: Stack, kb: Knowledge) -> dict[str, str] | None:
     release = f"{stack.lead.torch}.*"
     if stack.lead.cuda is None:
         return {"pytorch-cpu": release}
-    lowest = min(cuda for build in stack.builds for cuda in _made_for(build, kb))
+    lowest = min(cuda for build in stack.builds for cuda in _serving(build, stack, kb))
     cuda = f">={lowest.major}.{lowest.minor},<{lowest.major + 1}"
     return {"pytorch-gpu": release, "cuda-version": cuda}
 
@@ -315,6 +387,25 @@ def _as_made(build: TorchBuild, kb: Knowledge) -> TorchBuild:
     )
 
 
+def _has_code(
+    cuda: Version, release: Version, gpu: Version, platform: str, kb: Knowledge, *, ended: bool
+) -> bool:
+    """Whether a channel's build with that CUDA has code for a GPU of that capability.
+
+    Of a build whose code is not known (ended: of the pytorch channel), whether its CUDA can have
+    it: from the one on with which torch's own wheels had it first.
+    """
+    archs = None if ended else kb.conda_archs(cuda, platform)
+    if archs is not None:
+        return served(archs, gpu, release, cuda, kb) is not None
+    found = (
+        (build.cuda, served(build.archs or (), gpu, build.torch, build.cuda, kb))
+        for build in kb.builds_on(platform)
+    )
+    first = (made for made, how in found if made and how and how[0] == "native")
+    return min(first, default=cuda) <= cuda
+
+
 def _cudnn_takes(capability: Version, kb: Knowledge) -> bool:
     """Whether the newest cuDNN takes a GPU: conda installs that one if nothing holds it back."""
     newest = next((build.cudnn for build in kb.builds if build.cudnn), None)
@@ -333,17 +424,20 @@ def _has(build: TorchBuild, stack: Stack, kb: Knowledge) -> bool:
         return False
     if build.cuda is None:
         return kb.conda_cuda("conda-forge", build.torch, build.platform) is not None
+    return bool(_serving(build, stack, kb))
+
+
+def _serving(build: TorchBuild, stack: Stack, kb: Knowledge) -> Versions:
+    """Those of the CUDA versions with which conda-forge has code for all GPUs of the stack."""
     wanted = serving(build, kb) if stack.capabilities is None else stack.capabilities
-    made = _made_for(build, kb)
-    if not made or wanted is None:
-        return False
-    archs = {cuda: kb.conda_archs(cuda, build.platform) for cuda in made}
-    return all(
-        codes is not None
-        and served(codes, capability, build.torch, cuda, kb) is not None
-        and _cudnn_takes(capability, kb)
-        for capability in wanted
+    if wanted is None or not all(_cudnn_takes(capability, kb) for capability in wanted):
+        return ()
+    archs = {cuda: kb.conda_archs(cuda, build.platform) for cuda in _made_for(build, kb)}
+    return tuple(
+        cuda
         for cuda, codes in archs.items()
+        if codes is not None
+        and all(served(codes, capability, build.torch, cuda, kb) for capability in wanted)
     )
 
 

@@ -430,6 +430,7 @@ _CONDA = frozenset(
     | {"cudnn", "mkl", "python", "opencv", "faiss", "cuda-toolkit", "gcc", "gxx", "libstdcxx-ng"}
     | {"libcudnn", "nccl", "libcublas", "cuda-cudart", "libcufft", "cuda-cupti", "libcurand"}
     | {"libcusolver", "libcusparse", "cusparselt", "libnvjitlink", "cuda-nvrtc", "cpuonly"}
+    | {"pytorch-mutex", "torchtriton"}
 )
 _OTHERS = frozenset(
     {

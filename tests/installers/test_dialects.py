@@ -401,6 +401,84 @@ def test_the_pytorch_channel_named_cuda_otherwise_before_1_13() -> None:
     )
 
 
+def with_conda(gpu: str, *names: str) -> Machine:
+    """A conda environment with these packages of conda's, and a GPU of that capability."""
+    packages = [{"name": name, "version": "1.0", "installer": "conda"} for name in names]
+    gpus = [{"index": 0, "name": "GPU", "capability": gpu}]
+    data = factfile.encode(conda()) | {"packages": packages, "gpus": gpus}
+    return factfile.from_plain(data)
+
+
+FOR_NEW_GPUS = PackageChange(
+    install=("torch==2.7.1", "torchvision==0.22.1"), variant="cu128", cuda="12.8"
+)
+OF_THE_CHANNEL = ("torch", "pytorch-cuda", "pytorch-mutex", "torchtriton")
+
+
+def test_a_gpu_bounds_the_cuda_of_conda_forge_from_below() -> None:
+    newer = commands(with_conda("12.0", "torch"), FOR_NEW_GPUS)[-1]
+    assert "pytorch-gpu=2.7.1" in newer and "cuda-version>=12.8,<13" in newer
+    older = commands(with_conda("8.9", "torch"), FOR_NEW_GPUS)[-1]
+    assert "cuda-version>=12.6,<13" in older
+    # 2.7.0 has no build with a CUDA that knows the GPU on any channel.
+    before = msgspec.structs.replace(FOR_NEW_GPUS, install=("torch==2.7.0",))
+    written = registry.write(with_conda("12.0", "torch"), KB, before)
+    assert written.tool == "pip"
+    assert "pytorch-gpu=2.7.0" in commands(with_conda("8.9", "torch"), before)[-1]
+    # Nor has the channel that ended one.
+    channel = msgspec.structs.replace(OLD_WISH, install=("torch==2.5.0",))
+    assert "pytorch" not in commands(with_conda("12.0", "torch"), channel)[-1]
+    assert "pytorch" in commands(with_conda("8.9", "torch"), channel)[-1]
+
+
+def test_the_torch_of_the_channel_that_ended_goes_as_a_whole() -> None:
+    remove, install = commands(with_conda("8.9", "numpy", *OF_THE_CHANNEL), FOR_NEW_GPUS)
+    assert remove[1:4] == ("remove", "-y", "--force"), "what needs torch would go too"
+    assert remove[6:] == ("pytorch", "pytorch-cuda", "pytorch-mutex", "torchtriton")
+    assert "conda-forge" in install
+    (alone,) = commands(with_conda("8.9", "torch", "numpy"), FOR_NEW_GPUS)
+    assert alone[1] == "install"
+    # What is no torch moves nothing.
+    (other,) = commands(with_conda("8.9", *OF_THE_CHANNEL), PackageChange(install=("numpy<2",)))
+    assert other[1] == "install"
+    by_pip = registry.write(
+        with_conda("12.0", *OF_THE_CHANNEL),
+        KB,
+        msgspec.structs.replace(FOR_NEW_GPUS, install=("torch==2.7.0",)),
+    )
+    assert {"pytorch-cuda", "pytorch-mutex"} <= set(by_pip.commands[0])
+
+
+def test_within_the_channel_only_the_other_kind_of_build_goes() -> None:
+    remove, install = commands(with_conda("8.9", "torch", "cpuonly", "pytorch-mutex"), OLD_WISH)
+    assert remove[6:] == ("cpuonly",)
+    assert "pytorch-cuda=12.1" in install
+    (install,) = commands(with_conda("8.9", *OF_THE_CHANNEL), OLD_WISH)
+    assert "pytorch-cuda=12.1" in install
+
+
+def test_a_toolkit_that_cupy_may_need_stays() -> None:
+    old = (*OF_THE_CHANNEL[:1], "pytorch-mutex", "cudatoolkit")
+    assert "cudatoolkit" in commands(with_conda("8.6", *old), FOR_NEW_GPUS)[0]
+    assert "cudatoolkit" not in commands(with_conda("8.6", *old, "cupy"), FOR_NEW_GPUS)[0]
+
+
+def test_what_conda_put_there_is_asked_where_it_is_not_listed() -> None:
+    note = "pytorch-cuda, pytorch-mutex, cpuonly or cudatoolkit"
+    data = factfile.encode(with_conda("8.9")) | {"packages": None}
+    data["torch"] = {"version": "2.5.1", "installer": "conda", "installed": True}
+    blind = factfile.from_plain(data)
+    assert note in (registry.write(blind, KB, FOR_NEW_GPUS).note or "")
+    assert note not in (registry.write(with_conda("8.9", "torch"), KB, FOR_NEW_GPUS).note or "")
+
+
+def test_conda_makes_the_release_nearest_to_the_wished_one() -> None:
+    made = msgspec.structs.replace(FOR_NEW_GPUS, install=("torch==2.9.0",))
+    written = registry.write(machine(), KB, made, "conda")
+    assert "pytorch-gpu=2.9.1" in written.commands[0]
+    assert "nearest release that it has is 2.9.1" in (written.note or "")
+
+
 def test_an_old_gpu_gets_an_older_cudnn_from_conda_forge() -> None:
     gpu = {"gpus": [{"index": 0, "name": "Tesla V100-SXM2-32GB", "capability": "7.0"}]}
     data = factfile.encode(msgspec.structs.replace(conda(), packages=()))

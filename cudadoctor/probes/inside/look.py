@@ -29,8 +29,9 @@ NAMES = frozenset(
     "accelerate transformers diffusers peft trl deepspeed apex numpy pynvml detectron2 fairseq "
     "natten mamba-ssm causal-conv1d auto-gptq autoawq exllamav2 sageattention gsplat pytorch3d "
     "kaolin ctranslate2 faster-whisper unsloth sglang timm numba numba-cuda warp-lang cudf cuml "
-    "ninja setuptools pip wheel uv ipykernel mkl libtorch cudatoolkit cudnn nccl liger-kernel "
-    "megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop tiny-cuda-nn".split()
+    "ninja setuptools pip wheel uv ipykernel mkl libtorch cudatoolkit cudnn nccl cpuonly "
+    "liger-kernel megatron-core nemo-toolkit fairscale minkowskiengine gpustat nvitop "
+    "tiny-cuda-nn".split()
 )
 NEEDS = ("torch", "pytorch", "nvidia-", "cuda-", "triton", "xformers", "flash-attn")
 # What torch imports, with its first optimizer, by 2.13 and 2.14: of Python's own, then of others.
