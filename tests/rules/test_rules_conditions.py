@@ -72,6 +72,19 @@ def cudnn(release: str, torch: str = "2.7.1+cu126", cuda: str = "12.6") -> dict[
     return {"packages": some, "torch": {"version": torch, "text": torch, "cuda": cuda}}
 
 
+def untold(name: str, release: str, installer: str | None = None) -> dict[str, Any]:
+    """A report that names torch 2.6.0 and one wheel, and misses cuDNN's library."""
+    torch = {"version": "2.6.0", "text": "2.6.0", "build": None, "cuda": None}
+    return {
+        "look": "report",
+        "platform": {"system": None, "machine": None},
+        "gpus": [],
+        "packages": [{"name": name, "version": release}],
+        "torch": torch | {"installer": installer},
+        **symptom(library="libcudnn.so.9"),
+    }
+
+
 Row = tuple[str, str, dict[str, Any], bool]
 
 SYSTEMS: tuple[Row, ...] = (
@@ -240,6 +253,14 @@ TORCH: tuple[Row, ...] = (
         {**cudnn("9.13.0.50"), **symptom(library="libcublas.so.12")},
         False,
     ),
+    # Neither variant nor platform is told: a release without a tag is PyPI's build.
+    ("other-cudnn-listed", LINUX, {**untold("nvidia-cudnn-cu12", "8.9.7.29")}, True),
+    ("other-cudnn-listed", LINUX, {**untold("nvidia-cudnn-cu11", "8.9.7.29")}, True),
+    ("other-cudnn-listed", LINUX, {**untold("nvidia-cudnn-cu12", "9.1.0.70")}, False),
+    # What a build for another CUDA pins: the report need not tell the tag.
+    ("other-cudnn-listed", LINUX, {**untold("nvidia-cudnn-cu12", "9.5.1.17")}, False),
+    ("other-cudnn-listed", LINUX, {**untold("nvidia-cublas-cu12", "12.4.5.8")}, False),
+    ("other-cudnn-listed", LINUX, {**untold("nvidia-cudnn-cu12", "8.9.7.29", "conda")}, False),
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major="8")}, True),
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major2="9")}, False),
     ("cudnn-of-another-major", LINUX, cudnn("9.5.1.17"), False),

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.knowledge import GpuModel, Knowledge
@@ -22,6 +23,7 @@ from cudadoctor.model.machine import (
     Machine,
     OptBool,
     OptInt,
+    OptStr,
     OptVersion,
     Strings,
     StrPair,
@@ -43,7 +45,7 @@ from cudadoctor.rules.evidence.signs import (
 )
 from cudadoctor.rules.pasted.refusals import offers_of
 from cudadoctor.solver.demand import capability_of, platform_of
-from cudadoctor.solver.supposed import as_listed
+from cudadoctor.solver.supposed import as_listed, supposed
 
 Circumstance = Callable[..., OptBool]
 """Of the machine, or of the machine and the knowledge."""
@@ -177,20 +179,45 @@ def _wheel_for_other_torch(m: Machine) -> bool:
     return any(other)
 
 
+def cudnn_pin(m: Machine, kb: Knowledge) -> OptStr:
+    """The wheel of cuDNN that torch pins, with its release; None where that is not known.
+
+    Of a release of which neither the variant nor the platform is told: what a listed wheel fits,
+    else what PyPI's build pins, since a wheel for another CUDA has a tag in its release.
+    """
+    m = as_listed(m, kb)
+    if m.platform.system is None and any(".so" in name for name in named_in(m, "library")):
+        (m, *_) = supposed(replace(m, platform=replace(m.platform, system="Linux")), kb).machines
+    torch, place = m.torch, platform_of(m)
+    known = kb.cudnn_pin(torch.version, torch.cuda, place)
+    if known or torch.build or torch.installer == "conda" or torch.version is None:
+        return known
+    builds = [build for build in kb.builds_on(place or "") if build.torch == torch.version]
+    builds.sort(key=lambda build: not build.default)
+    pins = [kb.cudnn_pin(build.torch, build.cuda, place) for build in builds if build.cuda]
+    listed = {f"{package.name}=={package.version}" for package in m.packages or ()}
+    usual = pins[0] if builds and builds[0].default and builds[0].cuda else None
+    return next((pin for pin in pins if pin in listed), usual)
+
+
 def _cudnn_of_torch(m: Machine, kb: Knowledge) -> StrPair:
     """The wheel of cuDNN that torch pins, and its release; "" each where that is not known."""
-    m = as_listed(m, kb)
-    name, _, release = (
-        kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(m)) or ""
-    ).partition("==")
+    name, _, release = (cudnn_pin(m, kb) or "").partition("==")
     return name, release
 
 
 def _cudnn_not_as_pinned(m: Machine, kb: Knowledge) -> bool:
-    """Whether the report lists another cuDNN wheel than the one that torch pins."""
+    """Whether the report lists another cuDNN wheel than the one that torch pins.
+
+    Where the one that torch pins is not listed, the wheel for another CUDA counts, which is put
+    into the same folder.
+    """
     name, release = _cudnn_of_torch(m, kb)
     package = m.package(name) if name else None
-    return package is not None and package.version != release
+    if package is not None:
+        return package.version != release
+    beside = (other.name for other in m.packages or () if name)
+    return any(re.fullmatch(r"nvidia-cudnn-cu\d\d", other) for other in beside)
 
 
 def _other_cudnn_listed(m: Machine, kb: Knowledge) -> bool:

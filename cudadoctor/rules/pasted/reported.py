@@ -67,8 +67,8 @@ from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, to
 from cudadoctor.rules.evidence.signs import WORDS, driver_system, gpu_present, in_passing
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
-from cudadoctor.rules.pasted.conditions import holds, named_in, refuted, toolkit_used
-from cudadoctor.solver.demand import capabilities_of, platform_of
+from cudadoctor.rules.pasted.conditions import cudnn_pin, holds, named_in, refuted, toolkit_used
+from cudadoctor.solver.demand import capabilities_of
 from cudadoctor.solver.supposed import as_listed
 
 VERDICT = "cudadoctor-verdict"
@@ -348,6 +348,18 @@ def _of_this_release(words: str, m: Machine) -> str:
     return re.sub(r"(?<=--force-reinstall torch)(?=[` ])", f"=={torch.public}", words)
 
 
+_IS_SET = (
+    "Run `printenv {name}`. If it prints anything, run `unset {name}` in the same shell and start "
+    "the program again."
+)
+
+
+def _are_named(m: Machine, names: Iterable[str]) -> bool:
+    """Whether a report shows one of these variables, or an error text names it."""
+    texts = [symptom.text for symptom in m.symptoms or ()]
+    return any(name in (m.env or {}) or any(name in text for text in texts) for name in names)
+
+
 _COMMANDS = re.compile(r"(?P<title>[^`]+): `(?P<run>.+)`")
 """The first sentence of a cure that ends in commands."""
 _RUNS = {
@@ -381,6 +393,9 @@ def _by_words(name: str, words: str, m: Machine) -> Remedies:
         ways = set_variables(name, title, {name: value for name, _, value in pairs})
         return tuple(replace(way, note=rest or None) for way in ways)
     if argvs[0][0] == "unset":
+        if not _are_named(m, argvs[0][1:]):
+            text = f"{_IS_SET.format(name=argvs[0][1])} {rest}".rstrip()
+            return by_hand(name, f"Check whether {argvs[0][1]} is set", text)
         ways = unset_variables(m, *argvs[0][1:])
         worded = (replace(way, title=title, note=rest or way.note) for way in ways)
         return tuple(worded) if all(way.variables for way in ways) else ways
@@ -418,7 +433,7 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
     Before it the torch that also serves a program which wants another release; where that wants
     another major, the program's own release instead.
     """
-    pin = kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(m))
+    pin = cudnn_pin(m, kb)
     if pin is None or (m.python.kind or "").startswith("conda") or m.platform.jetson:
         return ()
     name, _, release = pin.partition("==")
