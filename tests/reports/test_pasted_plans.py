@@ -507,3 +507,26 @@ def test_torchvision_of_windows_comes_from_torchs_index() -> None:
         "AssertionError: Torch not compiled with CUDA enabled"
     )
     assert "torch==1.7.1 torchvision==0.8.2" in first(found)
+
+
+_MISMATCH = (
+    "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (9, 1, 0) but found "
+    "runtime version (8, 9, 7)."
+)
+
+
+def test_a_variable_that_nothing_shows_is_asked_for_before_it_is_unset() -> None:
+    blind = judged(_MISMATCH).plan.steps[0]
+    assert not blind.variables and not blind.commands
+    assert "printenv LD_LIBRARY_PATH" in (blind.manual or "")
+    for shown in (
+        "$ echo $LD_LIBRARY_PATH\n/usr/local/cuda-11.8/lib64",
+        "Looks like your LD_LIBRARY_PATH contains incompatible version of cudnn.",
+    ):
+        assert first(judged(f"{_MISMATCH}\n{shown}")) == "LD_LIBRARY_PATH=None"
+
+
+def test_a_cudnn_of_another_program_is_replaced_by_the_one_that_torch_pins() -> None:
+    missing = "ImportError: libcudnn.so.9: cannot open shared object file: No such file"
+    listed = "Package Version\n------- -------\ntorch 2.6.0\nnvidia-cudnn-cu12 8.9.7.29\n"
+    assert "install nvidia-cudnn-cu12==9.1.0.70" in first(judged(f"{missing}\n\n{listed}"))
