@@ -355,9 +355,19 @@ _IS_SET = (
 
 
 def _are_named(m: Machine, names: Iterable[str]) -> bool:
-    """Whether a report shows one of these variables, or an error text names it."""
+    """Whether a report shows one of these variables, or an error text what it leads to.
+
+    That is its name, or a library in a folder of no package.
+    """
     texts = [symptom.text for symptom in m.symptoms or ()]
+    if any(_FROM_ELSEWHERE.search(text) for text in texts):
+        return True
     return any(name in (m.env or {}) or any(name in text for text in texts) for name in names)
+
+
+_FROM_ELSEWHERE = re.compile(
+    r"(?<![\w./-])/(?![\w./-]{0,200}(?:site|dist)-packages)[\w./-]{1,200}\.so\b"
+)
 
 
 _COMMANDS = re.compile(r"(?P<title>[^`]+): `(?P<run>.+)`")
