@@ -108,6 +108,7 @@ def _renew(asked: Update, own: Tables, known: Tables, target: Path, options: Opt
         return NOT_ASKED
     day = max(asked.day, _day(known)) if whole else _day(known)
     rows = renewed.difference({} if options.output else own, asked.tables)
+    rows = renewed.without_strangers(rows, own)
     data = renewed.document(rows, day, __version__)
     try:
         renewed.sign(data, own)

@@ -82,7 +82,7 @@ class _Oldest(Row, frozen=True):
 class _Branch(Row, frozen=True):
     branch: int
     cuda: OptVersion
-    current: bool
+    current: OptBool
 
 
 class _Forward(Row, frozen=True):

@@ -64,7 +64,6 @@ NEVER_NULL: dict[str, Strings] = {
     "conda.conda_forge": ("cuda",),
     "libraries.nccl": ("uncertain", "sources"),
     "drivers.toolkits": ("uncertain", "sources"),
-    "drivers.branches": ("current", "sources"),
 }
 """What is known of every row."""
 
@@ -405,6 +404,7 @@ def _check_against(rows: Tables, own: Tables) -> None:
     sources = own["sources"]["sources"].keys() | (_part(rows, "sources.sources") or {}).keys()
     releases = _keys_of(own, "torch.releases") | _keys_of(rows, "torch.releases")
     packages = SHARED | {row["package"] for row in own["companions"]["releases"]}
+    wheels = _wheels(own)
     for name in named:
         needed, known = NEVER_NULL.get(name, ("sources",)), _keys_of(own, name)
         for row in _part(rows, name):
@@ -416,6 +416,9 @@ def _check_against(rows: Tables, own: Tables) -> None:
             if name == "companions.pins":
                 asked = [cut(line) for line in row["requires"] or ()]
                 lacking += [one.name for one in asked if one and one.name not in packages]
+            if name == "pins.pins":
+                named = filter(None, map(_wheel, row["requires"] or ()))
+                lacking += [one for one in named if one not in wheels]
             if name == "torch.builds" and (row["torch"],) not in releases:
                 lacking.append("torch.releases")
             if lacking:
@@ -426,6 +429,30 @@ def _check_against(rows: Tables, own: Tables) -> None:
 
 def _shown(value: object) -> str:
     return ascii(value)[:80]
+
+
+def _wheel(line: str) -> OptStr:
+    asked = cut(line)
+    return asked and asked.name
+
+
+def _wheels(own: Tables) -> set[OptStr]:
+    """What a torch of our tables requires: no other name may come with a file."""
+    return {_wheel(line) for row in own["pins"]["pins"] for line in row["requires"]}
+
+
+def without_strangers(rows: Tables, own: Tables) -> Tables:
+    """The rows without the wheels of which only an index says that a torch requires them."""
+    wheels, pins = _wheels(own), _part(rows, "pins.pins")
+    if not pins:
+        return rows
+    known = [
+        {**row, "requires": [line for line in row["requires"] if _wheel(line) in wheels]}
+        if row.get("requires")
+        else row
+        for row in pins
+    ]
+    return {**rows, "pins": {**rows["pins"], "pins": known}}
 
 
 # --- rows on rows -------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ def test_a_branch_newer_than_the_tables_runs_the_newest_cuda_that_it_came_with()
         "branch": 620,
         "cuda": "13.7",
         "note": None,
-        "current": True,
+        "current": None,
         "sources": ["seen.cuda-notes"],
     }
 

@@ -31,6 +31,7 @@ from cudadoctor.knowledge import tables as loader
 from cudadoctor.knowledge.renewed import BadFile, Tables
 from cudadoctor.knowledge.update import places
 from cudadoctor.knowledge.update.rows import Update
+from cudadoctor.model.versions import DriverVersion
 from cudadoctor.solver.builds import best_build
 
 OWN = renewed.packaged()
@@ -356,14 +357,29 @@ def test_an_empty_file_of_today_moves_the_day_alone() -> None:
     assert (kb.date, str(kb.newest_torch)) == (DAY, "2.15.0")
 
 
-def test_a_file_does_not_widen_what_a_foreign_document_may_name() -> None:
-    line = "nvidia-anything-cu13==1.0"
-    row = {**OWN["pins"]["pins"][0], "requires": [line]}
-    assert renewed.use(file({"pins": {"pins": [row]}}), signed=False)
+def test_a_file_names_no_wheel_that_no_torch_of_ours_requires() -> None:
+    known, line = "nvidia-nccl-cu13==9.9.9", "nvidia-anything-cu13==1.0"
+    row = {**OWN["pins"]["pins"][0], "requires": [known, line]}
+    tables = {"pins": {"pins": [row]}}
+    with pytest.raises(BadFile, match="nvidia-anything-cu13"):
+        renewed.use(file(tables), signed=False)
+    # An update that reads of such a wheel leaves it out, and is not lost for it.
+    rest = renewed.without_strangers(tables, OWN)
+    assert renewed.use(file(rest), signed=False)
     kb = knowledge.Knowledge()
-    assert kb.default_pins(Version(row["torch"]), row["platform"]) == (line,)
-    assert "nvidia-anything-cu13" not in kb.projects
-    assert "nvidia-nccl-cu13" in kb.projects
+    assert kb.default_pins(Version(row["torch"]), row["platform"]) == (known,)
+    assert row["requires"] == [known, line]
+
+
+def test_of_a_branch_of_which_nobody_says_that_it_is_current_nothing_is_prescribed() -> None:
+    branch = {"branch": 999, "cuda": "19.9", "sources": ["seen.pypi"]}
+    source = {"seen.pypi": {"title": "t", "url": "https://pypi.org", "date": DAY}}
+    tables = {"drivers": {"branches": [branch]}, "sources": {"sources": source}}
+    assert renewed.use(file(tables), signed=False)
+    kb = knowledge.Knowledge()
+    assert kb.native_cuda(DriverVersion("999.10")) == Version("19.9")
+    assert kb.branch_for(Version("19.9")) is None
+    assert kb.branch_is_current(999) is None
 
 
 # --- a gap that matters -------------------------------------------------------------------------

@@ -92,12 +92,15 @@ def cuda_notes(update: Update) -> None:
 
 
 def _enter_branches(update: Update, levels: Mapping[int, Iterable[str]]) -> None:
-    """The branches newer than the tables: each runs the newest CUDA that it came with."""
+    """The branches newer than the tables: each runs the newest CUDA that it came with.
+
+    Whether a branch still gets updates the notes do not say, so it is no target of an upgrade yet.
+    """
     newest = update.tables["drivers"]["branches"][0]["branch"]
     enter = partial(update.enter, "cuda-notes", CUDA_NOTES_URL, "drivers.branches")
     for branch, cuda in levels.items():
         if branch > newest:
-            enter({"branch": branch}, {"cuda": max(cuda, key=Version), "current": True})
+            enter({"branch": branch}, {"cuda": max(cuda, key=Version)})
 
 
 def _drivers(rows: list[list[str]]) -> Iterator[tuple[str, str, OptStr]]:

@@ -937,7 +937,8 @@ def _cannot_be_built(m: Machine, kb: Knowledge) -> bool:
     if driver is None or not older or _format(m) != "dkms" or family_of(m) == "ubuntu":
         return False
     newer = _numbers(m.platform.kernel or "")[:2] > _numbers(older[0])[:2]
-    return newer and not kb.branch_is_current(driver.branch)
+    ended = driver.branch < kb.newest_branch() and not kb.branch_is_current(driver.branch)
+    return newer and ended
 
 
 def load_driver(m: Machine, reason: Reason, kb: Knowledge | None = None) -> Remedies:
