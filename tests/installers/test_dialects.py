@@ -460,7 +460,7 @@ def test_within_the_channel_only_the_other_kind_of_build_goes() -> None:
 def test_a_companion_comes_from_the_channel_of_its_torch() -> None:
     vision = PackageChange(install=("torchvision==0.15.2",))
     (install,) = commands(with_conda("8.9", *OF_THE_CHANNEL), vision)
-    assert install[6:] == ("-c", "pytorch", "torchvision==0.15.2")
+    assert install[5:] == ("-c", "pytorch", "torchvision==0.15.2")
     (install,) = commands(with_conda("8.9", "torch"), vision)
     assert "conda-forge" in install
     (install,) = commands(with_conda("8.9", *OF_THE_CHANNEL), PackageChange(install=("numpy<2",)))
