@@ -34,6 +34,7 @@ from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Machine, OptStr, OptVersion, Strings, Versions
 from cudadoctor.model.requirements import TORCH_FAMILY
 from cudadoctor.solver.demand import capabilities_of, platform_of, python_of, served
+from cudadoctor.solver.supposed import supposed
 
 PROGRAMS = ("mamba", "micromamba", "conda")
 _NAMES = {"torch": "pytorch", "opencv-python": "opencv", "faiss-gpu": "faiss"}
@@ -145,7 +146,8 @@ def _of_channel(m: Machine, channels: Command, specs: Command) -> Command:
     """
     here, named = _by_conda(m), {re.split(r"[=<>]", spec)[0] for spec in specs}
     if "pytorch" in channels:
-        return tuple(name for name in _KINDS if name in here and name not in named)
+        others = (name for name in _KINDS if name in here and name not in named)
+        return tuple(others) if "pytorch" in named else ()
     moves = any(name.startswith("pytorch-") for name in named)
     found = tuple(name for name in _OF_CHANNEL if name in here)
     if not moves or not found:
@@ -185,7 +187,9 @@ class Order:
 
     def __init__(self, m: Machine, kb: Knowledge, change: PackageChange) -> None:
         self.kb = kb
-        self.platform = platform_of(m)
+        # Where a report names no processor, the usual one.
+        platforms = {platform_of(one) for one in supposed(m, kb).machines}
+        self.platform = platforms.pop() if len(platforms) == 1 else None
         # A tag (+pt26cu124) is a wheel's: no package of conda's has one.
         self.wanted = tuple(w for w in sound((*change.install, *change.then)) if "+" not in w)
         self.release = pin_of(sound(change.install))
@@ -298,6 +302,10 @@ def packages_of(m: Machine, kb: Knowledge, change: PackageChange) -> tuple[Comma
     """
     order = Order(m, kb, change)
     found = order.of_pytorch_channel()
+    names = set(map(name_of, order.wanted))
+    if names and names <= {*TAGGED} - {"torch"} and {*_OF_CHANNEL} & {*_by_conda(m)}:
+        # What conda-forge pairs with its own torch would replace this one.
+        return ("-c", "pytorch"), tuple(map(conda_spec, order.wanted))
     if found is None:
         return ("-c", "conda-forge"), order.specs()
     nvidia = ("-c", "nvidia") if any(spec.startswith("pytorch-cuda") for spec in found) else ()

@@ -417,8 +417,8 @@ def _check_against(rows: Tables, own: Tables) -> None:
                 asked = [cut(line) for line in row["requires"] or ()]
                 lacking += [one.name for one in asked if one and one.name not in packages]
             if name == "pins.pins":
-                pinned = filter(None, map(_wheel, row["requires"] or ()))
-                lacking += [one for one in pinned if one not in wheels]
+                wanted = filter(None, map(_wheel, row["requires"] or ()))
+                lacking += [one for one in wanted if one not in wheels]
             if name == "torch.builds" and (row["torch"],) not in releases:
                 lacking.append("torch.releases")
             if lacking:

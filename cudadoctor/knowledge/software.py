@@ -28,7 +28,10 @@ CONDA_PLATFORMS = {
 
 
 class JetsonBuild(Row, frozen=True):
-    """Where the builds of torch for one JetPack lie. l4t: its Linux for Tegra release."""
+    """Where the builds of torch for one JetPack lie. l4t: its Linux for Tegra release.
+
+    pins: the releases that are known to be there and to fit each other.
+    """
 
     l4t: int
     jetpack: int
@@ -36,13 +39,15 @@ class JetsonBuild(Row, frozen=True):
     variant: str
     cuda: str
     python: str
+    pins: dict[str, str]
 
 
 class TegraRelease(Row, frozen=True):
     """What is known of one release of Linux for Tegra, by which it can be told.
 
     kernel: its first two numbers; ubuntu: its base; driver: the branch that nvidia-smi shows; cuda:
-    that comes with it. gpus: that no other release supports.
+    that comes with it. gpus: that no other release supports. wheel: NVIDIA's own of torch, where no
+    index has one.
     """
 
     l4t: int
@@ -51,6 +56,7 @@ class TegraRelease(Row, frozen=True):
     driver: OptInt
     cuda: Strings
     gpus: Strings
+    wheel: OptStr
 
 
 class Backend(Row, frozen=True):

@@ -20,6 +20,7 @@ brings itself, else the oldest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import chain, combinations, product
 from typing import Any, Literal, NamedTuple
@@ -282,6 +283,16 @@ _NOBODY = (
 )
 
 
+_LTS = r"(?:==)?1\.8\.2(?:\+|$)"
+_OF_LTS = (
+    "torch 1.8.2 is a long-term support release in an index of its own: run `python -m pip install "
+    "torch==1.8.2 torchvision==0.9.2 torchaudio==0.8.2 --extra-index-url "
+    "https://download.pytorch.org/whl/lts/1.8/cu111` (or cu102, or cpu). cudadoctor only has data "
+    "about torch 1.8.1, which it continues."
+)
+"""The tables hold what PyPI and torch's usual index have."""
+
+
 class Choice(Struct, frozen=True, kw_only=True):
     """The build that fits, or why none does.
 
@@ -458,6 +469,8 @@ def _keeping_most(
 def _constrained(case: Case, keep: str) -> Choice:
     """The newest build that the constraint allows."""
     case = replace(case, asked=allowed(keep, case.builds), free=_unconstrained(case)[1])
+    if not case.asked and re.match(_LTS, keep):
+        return Choice(build=None, why=(_OF_LTS,), alternatives=nearest_release(case))
     if not case.asked:
         text = (
             f"There is no known torch release for {case.platform} that matches {keep}. The "

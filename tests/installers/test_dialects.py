@@ -457,6 +457,23 @@ def test_within_the_channel_only_the_other_kind_of_build_goes() -> None:
     assert "pytorch-cuda=12.1" in install
 
 
+def test_a_companion_comes_from_the_channel_of_its_torch() -> None:
+    vision = PackageChange(install=("torchvision==0.15.2",))
+    (install,) = commands(with_conda("8.9", *OF_THE_CHANNEL), vision)
+    assert install[5:] == ("-c", "pytorch", "torchvision==0.15.2")
+    (install,) = commands(with_conda("8.9", "torch"), vision)
+    assert "conda-forge" in install
+    (install,) = commands(with_conda("8.9", *OF_THE_CHANNEL), PackageChange(install=("numpy<2",)))
+    assert "conda-forge" in install
+
+
+def test_where_the_processor_is_not_told_the_usual_one_is_meant() -> None:
+    data = factfile.encode(with_conda("12.0", "torch")) | {"look": "report"}
+    data["platform"] = {"system": "Windows", "machine": None}
+    words = commands(factfile.from_plain(data), FOR_NEW_GPUS)[-1]
+    assert {"pytorch-gpu=2.7.1", "cuda-version>=12.8,<13"} <= set(words)
+
+
 def test_a_toolkit_that_cupy_may_need_stays() -> None:
     old = (*OF_THE_CHANNEL[:1], "pytorch-mutex", "cudatoolkit")
     assert "cudatoolkit" in commands(with_conda("8.6", *old), FOR_NEW_GPUS)[0]

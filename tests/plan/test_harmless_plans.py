@@ -110,8 +110,8 @@ def proven(m: Machine, change: PackageChange) -> bool:
         return False
     if m.python.implementation not in (None, "CPython"):
         return False
-    if pin == "torch":
-        board = KB.jetson_build(m.platform.l4t.major) if m.platform.l4t else None
+    board = KB.jetson_build(m.platform.l4t.major) if m.platform.l4t else None
+    if board and change.index == board.index:
         return board is not None and board.python == python
     own = installed_row(m, KB)
     pythons = {python} if python else set(own.pythons) if own else {"?"}
@@ -197,7 +197,9 @@ def test_the_check_itself_sees_a_harmful_plan() -> None:
     m = moved(healthy_machine("orin-jetson"), {}, PYTHONS["3.11"])
     board = KB.jetson_build(36)
     assert board is not None
-    assert not proven(m, PackageChange(install=("torch",), remove=("torch",), index=board.index))
+    assert not proven(
+        m, PackageChange(install=("torch==2.8.0",), remove=("torch",), index=board.index)
+    )
     pascal = PackageChange(install=("torch==2.6.0",), remove=("torch",), variant="cu124")
     assert proven(healthy_machine("rtx4090-linux"), pascal)
     assert not proven(moved(healthy_machine("rtx4090-linux"), {}, PYTHONS["3.14"]), pascal)

@@ -526,6 +526,20 @@ def test_a_variable_that_nothing_shows_is_asked_for_before_it_is_unset() -> None
         assert first(judged(f"{_MISMATCH}\n{shown}")) == "LD_LIBRARY_PATH=None"
 
 
+def test_a_cuda_build_is_only_for_who_has_an_nvidia_gpu() -> None:
+    said = "torch 2.6.0+cpu on Windows 11, torch.cuda.is_available() is False. "
+    assert "whl/cu" in first(judged(f"{said}"))
+    for card in ("My card is an AMD Radeon RX 6800.", "I have no NVIDIA GPU."):
+        plan = judged(f"{said}{card}").plan
+        assert not any("whl/cu" in line for line in lines(plan)), card
+
+
+def test_a_mac_gets_no_index_of_cuda() -> None:
+    refused = "ERROR: No matching distribution found for torch"
+    mac = judged(f"MacBook Pro, Intel, macOS 12, x86_64, Python 3.12.3\n{refused}")
+    assert "whl/cu" not in first(mac)
+
+
 def test_a_cudnn_of_another_program_is_replaced_by_the_one_that_torch_pins() -> None:
     missing = "ImportError: libcudnn.so.9: cannot open shared object file: No such file"
     listed = "Package Version\n------- -------\ntorch 2.6.0\nnvidia-cudnn-cu12 8.9.7.29\n"

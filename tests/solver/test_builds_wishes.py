@@ -160,3 +160,12 @@ def test_what_is_said_without_a_gpu_does_not_contradict_the_wish() -> None:
     assert found.build.variant == "cu124"
     assert "This machine has no NVIDIA GPU; this build also runs on the CPU." in found.why
     assert not any("CPU build is the one" in reason for reason in found.why)
+
+
+def test_the_release_with_long_term_support_is_in_an_index_of_its_own() -> None:
+    choice = best_build(machine(), KB, keep="1.8.2")
+    assert choice.build is None
+    assert "whl/lts/1.8/cu111" in choice.why[0]
+    assert [str(way.build.torch) for way in choice.alternatives if way.build] != []
+    other = best_build(machine(), KB, keep="1.8.7")
+    assert "There is no known torch release" in other.why[0]

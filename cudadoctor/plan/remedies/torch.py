@@ -413,17 +413,39 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
             '"Installing PyTorch for Jetson Platform" on docs.nvidia.com. Builds for other '
             "computers do not run on a Jetson."
         )
+        row = next((row for row in kb.tegra_releases if row.l4t == release), None)
+        if row and row.wheel:
+            python = re.sub(r".*-cp(\d)(\d+)-.*", r"\1.\2", row.wheel)
+            title = f"Install NVIDIA's torch wheel for L4T {release}"
+            text = (
+                f"With Python {python}, the version of this JetPack, run `python3 -m pip install "
+                f"--no-cache-dir {row.wheel}`. NVIDIA has no such wheel for another Python. "
+                "Builds for other computers do not run on a Jetson."
+            )
+            return (step(title=title, manual=text),)
+        known = (kb.jetson_build(row.l4t) for row in reversed(kb.tegra_releases))
+        if release is None and (newest := next(filter(None, known), None)):
+            pins = " ".join(f"{name}=={newest.pins[name]}" for name in ("torch", "torchvision"))
+            text = (
+                f"First run `cat /etc/nv_tegra_release`. For R{newest.l4t} (JetPack "
+                f"{newest.jetpack}) and Python {newest.python}, run `python -m pip install {pins} "
+                f"--index-url {newest.index}`. For another release: {text}"
+            )
         return (step(title="Install NVIDIA's torch build for this JetPack release", manual=text),)
+    here = ("torch", "torchvision", *filter(m.package, found.pins))
+    numpy = m.package("numpy")
     change = PackageChange(
-        install=("torch", "torchvision"),
+        install=tuple(f"{name}=={found.pins[name]}" for name in dict.fromkeys(here)),
         remove=_installed(m, TORCH_FAMILY) + only_for_torch(m.packages or ()),
+        # These wheels were compiled for numpy 1.
+        then=() if numpy and numpy.version.startswith("1.") else ("numpy<2",),
         index=found.index,
         variant=found.variant,
         cuda=found.cuda,
     )
     jetpack, python = found.jetpack, found.python
     note = f"These wheels are for Python {python}, the version that ships with JetPack {jetpack}."
-    title = f"Install the torch build for JetPack {jetpack}"
+    title = f"Install torch {found.pins['torch']} for JetPack {jetpack}"
     if python_of(m) in (None, python) and platform_blocker(m) is None:
         return (step(title=title, packages=change, note=note),)
     made = environment.new_environment(m, python, replace(change, remove=()))

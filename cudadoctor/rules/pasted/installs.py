@@ -180,7 +180,8 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
 
 def _torch_here(m: Machine, kb: Knowledge) -> Remedies:
     """The build for this machine, where the report says enough of it."""
-    return install_torch(m, kb) if m.platform.system and m.gpus else ()
+    known = m.gpus or m.platform.system == "Darwin"
+    return install_torch(m, kb) if m.platform.system and known else ()
 
 
 def _named_index(wanted: str = "torch", variants: Strings = ()) -> Remedies:

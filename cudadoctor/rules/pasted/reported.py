@@ -622,6 +622,19 @@ def _torch(m: Machine, kb: Knowledge) -> Remedies:
     return install_torch(m, kb) if m.gpus else ()
 
 
+_NO_NVIDIA = (
+    "The report names no NVIDIA GPU, and CUDA builds of torch need one. Without it, the CPU build "
+    "is the right one."
+)
+
+
+def _gpu_build(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
+    """The build for the GPU that the report names, whoever makes it; none where there is none."""
+    ways = _other_maker(m, kb, seen) or _torch(m, kb)
+    none = seen & {"no-nvidia-owned", "no-gpu-owned"} and not gpu_present(m)
+    return ways or (by_hand("cpu-build", "Train on the CPU", _NO_NVIDIA) if none else ())
+
+
 def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:
     return load_driver(m, next((TOLD[key] for key in TOLD if key in seen), "modprobe"))
 
@@ -686,7 +699,6 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "torch-arch-unsupported-new": partial(_as_on_hosts, torch_arch_unsupported_new),
     "torch-arch-unsupported-old": partial(_as_on_hosts, torch_arch_unsupported_old),
     "torch-missing": _torch,
-    "torch-cpu-build": _torch,
     "torch-install-corrupt": lambda m, kb: _missing_wheels(m, kb) or reinstall_torch(m, kb),
     "cudnn-missing-sublib": _cudnn,
     "cudnn-shadowed": lambda m, kb: _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else (),
@@ -701,5 +713,6 @@ _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]
     ),
     "triton-broken": _triton,
     "torch-wrong-backend": _other_maker,
+    "torch-cpu-build": _gpu_build,
     "arch-list-wrong": _arch_list,
 }
