@@ -17,7 +17,7 @@ from cudadoctor.model.machine import Strings
 
 FEWEST = 3
 """A word counts that stands in so many reports: one person's names and paths do not."""
-SMOOTHING = 1.0
+SMOOTHING = 0.3
 MOST = 8
 """So many causes are worth ranking."""
 _LONGEST_LINE = 2000

@@ -362,8 +362,7 @@ def _concluded(
     if verdict == "undecided" and pasted:
         from cudadoctor.rules.pasted.reported import candidates_in, commands_in, named_by_words
 
-        told = any(f.confidence <= LIKELY and not f.because_of for f in findings)
-        primary = primary or (None if told else named_by_words(machine, knowledge))
+        primary = primary or named_by_words(machine, knowledge, findings)
         candidates = candidates_in(machine, knowledge, findings, primary)
         asked = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":
@@ -510,11 +509,11 @@ def command_after(
     if causes and causes[0] in HARMLESS and candidates[0].score > _POSSIBLE:
         return None
     tells = [*hints, *((cause, command.run) for command in _commands() for cause in command.causes)]
+    if _smi_is_absent(machine) and machine.platform.wsl:
+        return ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
     for run in [run for cause in causes for named, run in tells if named == cause]:
         if _can_tell(run, machine):
             return run
-    if _smi_is_absent(machine) and machine.platform.wsl:
-        return ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
     imported = machine.torch.imported
     order = [_COLLECT, _IMPORT if imported and imported.cuda_available else _SMI]
     if any(cause in causes[:1] and run in (_SMI, ("dmesg",)) for cause, run in tells[len(hints) :]):

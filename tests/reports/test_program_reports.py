@@ -25,7 +25,7 @@ def test_a_complaint_about_torch_itself_is_told_as_such(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for _, text in cases("program", "quiet")])
 def test_a_thread_about_something_else_is_no_alarm(text: str) -> None:
-    assert diagnosis_of(text).primary is None
+    assert diagnosis_of(text).primary in (None, *HARMLESS)
 
 
 def test_a_healthy_report_alone_has_no_root_cause() -> None:

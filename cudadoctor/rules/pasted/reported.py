@@ -173,16 +173,24 @@ _CONTRADICTED = {
     ),
     "torch-cpu-build": "torch-cuda",
     "driver-not-installed": "driver-answers",
-    "windows-runtime-dll": "linux",
     "torch-arch-unsupported-new": "build-serves-gpu",
     "torch-arch-unsupported-old": "build-serves-gpu",
 }
 """Causes that words make possible at most, where the facts of the report show the contrary."""
 
 
+_BOUND_TO = {"jetson-build": "jetson", "wsl-setup": "wsl", "windows-runtime-dll": "windows"}
+"""Causes that there are on one kind of system only."""
+
+
 def _contradicted(cause: str, m: Machine, kb: Knowledge) -> bool:
-    fact = _CONTRADICTED.get(cause)
-    return fact is not None and holds(fact, m, kb)
+    fact, system = _CONTRADICTED.get(cause), _BOUND_TO.get(cause)
+    elsewhere = cause == "platform-unsupported" and m.platform.system in ("Linux", "Windows")
+    return (
+        (fact is not None and holds(fact, m, kb))
+        or (system is not None and refuted((system,), m, kb))
+        or (elsewhere and not holds("no-builds-here", m, kb))
+    )
 
 
 def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:
@@ -211,12 +219,9 @@ def candidates_in(
     report speak for comes first; those words alone rank what nothing else tells.
     """
     scores = {}
-    for finding in findings:
-        if finding.because_of or finding.cause == "unknown":
-            continue
-        if finding.severity is not INFO or finding.cause in HARMLESS:
-            weak = 0.25 if finding.cause in CATCH_ALLS else _POSSIBLE
-            scores[finding.cause] = weak if finding.confidence is POSSIBLE else 0.6
+    for finding in filter(_is_candidate, findings):
+        weak = 0.25 if finding.cause in CATCH_ALLS else _POSSIBLE
+        scores[finding.cause] = weak if finding.confidence is POSSIBLE else 0.6
     standing = _standing_of(m, kb)
     for symptom in sorted(m.symptoms or (), key=standing):
         row = symptoms().by_key.get(symptom.key)
@@ -229,7 +234,8 @@ def candidates_in(
             score = min(most, 0.15) if cause in CATCH_ALLS else most
             scores[cause] = max(scores.get(cause, 0), round(score / number, 2))
     for cause, share in _spoken_for(m, kb).items():
-        scores[cause] = round(scores.get(cause, 0) + _READS_ALIKE * share, 2)
+        adds = _OF_EQUALS if cause in scores else _READS_ALIKE
+        scores[cause] = round(scores.get(cause, 0) + adds * share, 2)
     if primary is not None:
         scores = {primary: max(scores.values(), default=_POSSIBLE)} | {
             cause: score for cause, score in scores.items() if cause != primary
@@ -240,8 +246,10 @@ def candidates_in(
 _POSSIBLE = 0.5
 """The score of a candidate that was found to be possible."""
 _READS_ALIKE = 0.25
-"""The score of the candidate that a report's words speak for most, and what they add."""
-_MARGIN = 0.3
+"""The score of the candidate that a report's words speak for most."""
+_OF_EQUALS = 0.1
+"""What those words add to a candidate that an error text names."""
+_MARGIN = 0.5
 """So much more, in nats, the words have to speak for one cause than for the next."""
 
 
@@ -253,13 +261,28 @@ def _spoken_for(m: Machine, kb: Knowledge) -> dict[str, float]:
     return {cause: weight / most for cause, weight in left.items()}
 
 
-def named_by_words(m: Machine, kb: Knowledge) -> OptStr:
-    """The cause that the words of the report alone speak for, where they do so clearly."""
+def named_by_words(m: Machine, kb: Knowledge, findings: tuple[Finding, ...]) -> OptStr:
+    """The cause that the words of the report alone speak for, where they do so clearly.
+
+    Not beside a likely finding, nor another one than those that were found to be possible.
+    """
+    found = [finding for finding in findings if _is_candidate(finding)]
+    if any(finding.confidence is not POSSIBLE for finding in found):
+        return None
     most = max((m.likeness or {}).values(), default=0)
     (first, cause), (second, _) = sorted(
         [(0.0, ""), (0.0, ""), *((share, cause) for cause, share in _spoken_for(m, kb).items())]
     )[:-3:-1]
-    return cause if (first - second) * most >= _MARGIN else None
+    clear = (first - second) * most >= _MARGIN
+    return cause if clear and cause in ({finding.cause for finding in found} or {cause}) else None
+
+
+def _is_candidate(finding: Finding) -> bool:
+    return (
+        not finding.because_of
+        and finding.cause != "unknown"
+        and (finding.severity is not INFO or finding.cause in HARMLESS)
+    )
 
 
 def _rareness(cause: str) -> int:
