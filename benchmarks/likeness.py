@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from cases import kept_aside, primary_of, share
 from measuring import saved
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.knowledge.tables import FOLDER as TABLES
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy.redact import Redactor
-from cudadoctor.reports.likeness import FEWEST, Counts, likeness, words_of
+from cudadoctor.reports.likeness import FEWEST, Counts, counts_of, likeness, words_of
 from cudadoctor.reports.reading import read_report
 from cudadoctor.rules.diagnose import diagnose
 
@@ -83,13 +84,7 @@ def counted(texts: Iterable[Text]) -> Counts:
         for word in text.words:
             if held[word] >= FEWEST:
                 by_word[word][text.causes[0]] += 1
-    causes = sorted({cause for row in by_word.values() for cause in row})
-    place = {cause: number for number, cause in enumerate(causes)}
-    rows = {
-        word: tuple(sorted((place[cause], number) for cause, number in row.items()))
-        for word, row in sorted(by_word.items())
-    }
-    return Counts(tuple(causes), rows)
+    return counts_of(by_word)
 
 
 def figures(texts: list[Text]) -> dict[str, object]:
@@ -129,12 +124,8 @@ def main() -> int:
     asked = parser.parse_args()
     texts = [*of_reports(asked.folder), *of_symptoms(), *of_wordings()]
     if asked.write:
-        counts = counted(texts)
-        packed = {"causes": counts.causes, "words": counts.words}
-        plain = json.dumps(packed, ensure_ascii=True, separators=(",", ":"))
-        Path(TABLES, "rules/likeness.json").write_text(
-            plain.replace("]],", "]],\n") + "\n", "utf-8"
-        )
+        plain = msgspec.json.encode(counted(texts)).replace(b'",', b'",\n')
+        Path(TABLES, "rules/likeness.json").write_bytes(plain + b"\n")
     found = {"texts": Counter(text.kind for text in texts), **figures(texts)}
     if asked.write:
         saved("likeness", found)

@@ -6,7 +6,8 @@ what the rules leave open, and never makes a finding.
 """
 
 import re
-from functools import cache, cached_property
+from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from math import log, sqrt
 
@@ -27,20 +28,39 @@ _WORDS = re.compile(r"[a-z0-9_]{2,30}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+
 _NUMBER = re.compile(r"\d+")
 
 
-class Counts(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """words: word or pair -> place of each cause in `causes` with the reports that hold it."""
+_ASCII = "".join(mark for mark in map(chr, range(32, 127)) if mark not in '0123456789",\\')
+_LETTERS = _ASCII + "".join(map(chr, range(0xC0, 0x100)))
+"""One letter for each cause, by its place: a table of pairs of numbers would be twice as large."""
+_ENTRY = re.compile(r"(\D)(\d*)")
+
+
+class Counts(Struct, frozen=True, forbid_unknown_fields=True):
+    """sums: all counts of each cause together.
+
+    words: word or pair -> the letter of each cause, behind it how many of its texts hold the word,
+    if that is not 1.
+    """
 
     causes: Strings
-    words: dict[str, tuple[tuple[int, int], ...]]
+    sums: tuple[int, ...]
+    words: dict[str, str]
 
-    @cached_property
-    def sums(self) -> tuple[int, ...]:
-        """All counts of each cause together."""
-        sums = [0] * len(self.causes)
-        for row in self.words.values():
-            for place, number in row:
-                sums[place] += number
-        return tuple(sums)
+    def row(self, word: str) -> list[tuple[int, int]]:
+        """Place of each cause with the number of its texts that hold the word."""
+        found = _ENTRY.findall(self.words.get(word, ""))
+        return [(_LETTERS.index(letter), int(number or 1)) for letter, number in found]
+
+
+def counts_of(rows: Mapping[str, Mapping[str, int]]) -> Counts:
+    """The counts of words in texts: word -> cause -> number of its texts that hold the word."""
+    causes = sorted({cause for row in rows.values() for cause in row})
+    sums = [sum(row.get(cause, 0) for row in rows.values()) for cause in causes]
+    letter = dict(zip(causes, _LETTERS, strict=False))
+    words = {
+        word: "".join(f"{letter[cause]}{number if number > 1 else ''}" for cause, number in row)
+        for word, row in ((word, sorted(row.items())) for word, row in sorted(rows.items()))
+    }
+    return Counts(tuple(causes), tuple(sums), words)
 
 
 @cache
@@ -72,9 +92,8 @@ def likeness(words: frozenset[str], counted: Counts) -> dict[str, float]:
     The numbers are weights of evidence in nats, divided by the root of the number of known words:
     0 for a cause that the words say nothing of.
     """
-    known = [row for word in words if (row := counted.words.get(word))]
-    smoothed = SMOOTHING * len(counted.words)
-    whole = sum(counted.sums) + smoothed
+    known = [counted.row(word) for word in words if word in counted.words]
+    whole = sum(counted.sums) + SMOOTHING * len(counted.words)
     scores = [-len(known) * log(whole / (whole - own)) for own in counted.sums]
     for row in known:
         in_all = sum(number for _, number in row) + SMOOTHING

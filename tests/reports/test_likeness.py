@@ -8,19 +8,25 @@ import pytest
 from cudadoctor import knowledge
 from cudadoctor.knowledge.tables import FOLDER
 from cudadoctor.model.catalogue import CATALOGUE
-from cudadoctor.reports.likeness import Counts, counts, likeness, words_of
+from cudadoctor.reports.likeness import counts, counts_of, likeness, words_of
 from cudadoctor.reports.reading import read_report
 from cudadoctor.rules.diagnose import diagnose
 
-MADE = Counts(
-    ("gpu-lost", "shm-too-small", "torch-bug"),
+MADE = counts_of(
     {
-        "bus": ((0, 4), (1, 3)),
-        "fallen off": ((0, 5),),
-        "dev shm": ((1, 6),),
-        "the": ((0, 3), (1, 3), (2, 3)),
-    },
+        "bus": {"gpu-lost": 4, "shm-too-small": 3},
+        "fallen off": {"gpu-lost": 5},
+        "dev shm": {"shm-too-small": 6},
+        "the": {"gpu-lost": 3, "shm-too-small": 3, "torch-bug": 1},
+    }
 )
+
+
+def test_counts_stand_in_letters_and_come_back() -> None:
+    assert MADE.causes == ("gpu-lost", "shm-too-small", "torch-bug")
+    assert MADE.row("the") == [(0, 3), (1, 3), (2, 1)]
+    assert MADE.row("no such word") == []
+    assert MADE.sums == (12, 12, 1)
 
 
 def test_words_and_neighbouring_pairs_count_within_a_line() -> None:

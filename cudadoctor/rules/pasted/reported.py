@@ -249,7 +249,7 @@ _READS_ALIKE = 0.25
 """The score of the candidate that a report's words speak for most."""
 _OF_EQUALS = 0.1
 """What those words add to a candidate that an error text names."""
-_MARGIN = 0.5
+_MARGIN = 0.7
 """So much more, in nats, the words have to speak for one cause than for the next."""
 
 
