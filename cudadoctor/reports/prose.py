@@ -165,7 +165,8 @@ _TORCH = re.compile(
 )
 _BESIDE = re.compile(
     r"(?i)(?<![\w./-])(?P<name>torchvision|torchaudio|torchtext|vllm|xformers|torchcodec"
-    r"|bitsandbytes|flash[-_]attn|deepspeed|torchao|torch[-_]tensorrt|triton-windows|fastai|sglang)"
+    r"|bitsandbytes|flash[-_]attn|deepspeed|torchao|torch[-_]tensorrt|triton-windows|fastai|sglang"
+    r"|transformer[-_]engine)"
     r"(?:[ -]version)?(?:\.__version__\)?)?"
     + _GAP
     + r"[\"']?(?P<v>\d\.\d{1,2}\.\d{1,2}(?:\.?dev\d{8}|a0|rc\d)?(?:\.post\d)?(?:\+[\w.]{2,20})?)"

@@ -39,6 +39,7 @@ from cudadoctor.model.requirements import (
     Asked,
     admits,
     cut,
+    exactly,
     marker_holds,
     marker_variables,
 )
@@ -57,8 +58,6 @@ from cudadoctor.solver.reasons import companion_of, last_audio, without_cudnn
 
 PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv")
 """The compiled parts of torch-geometric, which itself is plain Python and stays."""
-
-_CUDA_BOUND = EXTENSIONS | {"torch-tensorrt"}
 
 
 def pyg_page(torch: Version, variant: str) -> str:
@@ -144,7 +143,7 @@ class Question(NamedTuple):
 
         What is bound to a CUDA has its wheels for the default build of that torch alone.
         """
-        if self.package.name in _CUDA_BOUND and not has_usual_cuda(self.build, self.kb):
+        if self.package.name in EXTENSIONS and not has_usual_cuda(self.build, self.kb):
             return None
         beside = companions_for(self.build, self.machine, self.kb).items()
         lines = (self.kb.companion_pins(name, release) for name, release in beside if release)
@@ -167,7 +166,7 @@ class Question(NamedTuple):
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
-        return Fate(pin=f"{self.package.name}=={release}", leaves=True, **more)
+        return Fate(pin=exactly(self.package.name, release), leaves=True, **more)
 
     def stays(self) -> Fate:
         """It stays, and nobody knows whether it fits."""
@@ -289,6 +288,23 @@ def _pyg(q: Question) -> Fate:
     return Fate(leaves=True, note=text)
 
 
+def _transformer_engine_torch(q: Question) -> Fate:
+    """The part of transformer-engine that is compiled: it comes with that package."""
+    whole = q.machine.package("transformer-engine")
+    return Fate(leaves=q.changes and not q.made_for_it) if whole else _compiled(q)
+
+
+def _torch_tensorrt(q: Question) -> Fate:
+    """One minor release for one of torch, compiled for the CUDA of its default build."""
+    asked = q.kb.companion_torch("torch-tensorrt", q.package.version)
+    if asked and admits(asked, q.build.torch) and (not q.changes or has_usual_cuda(q.build, q.kb)):
+        return Fate()
+    release = q.successor()
+    if release:
+        return q.pinned(release)
+    return q.goes() if q.changes else q.stays()
+
+
 def nearest(releases: Iterable[str], installed: str) -> OptStr:
     """The newest patch of the nearest minor release: the next one above, else the last below."""
     found, here = sorted(releases, key=_order), _order(installed)
@@ -307,8 +323,11 @@ _JUDGES: dict[str, Callable[[Question], Fate]] = {
     "causal-conv1d": _compiled,
     "flash-attn": _flash_attn,
     "mamba-ssm": _compiled,
+    "torch-tensorrt": _torch_tensorrt,
     "torchao": _torchao,
     "torchcodec": _torchcodec,
+    "transformer-engine": _compiled,
+    "transformer-engine-torch": _transformer_engine_torch,
     "triton-windows": _triton_windows,
     "xformers": _xformers,
     **dict.fromkeys(PYG, _pyg),
@@ -707,8 +726,11 @@ def download_of(build: TorchBuild, kb: Knowledge) -> OptInt:
 def _changes(build: TorchBuild, m: Machine) -> bool:
     """Whether compiled code of the installed torch will not run with the build."""
     old = m.torch
-    other = old.version is not None and old.version.release[:2] != build.torch.release[:2]
-    return other or (old.version is not None and _major(old.cuda) != _major(build.cuda))
+    if old.version is None:
+        return False
+    # A nightly is of no release, whichever it bears the number of.
+    other = old.version.is_devrelease or old.version.release[:2] != build.torch.release[:2]
+    return other or _major(old.cuda) != _major(build.cuda)
 
 
 def _major(version: OptVersion) -> OptInt:

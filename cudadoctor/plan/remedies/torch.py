@@ -24,9 +24,17 @@ from cudadoctor.model.machine import (
     OptVersion,
     Strings,
 )
-from cudadoctor.model.requirements import COMPANIONS, SHARED, TORCH_FAMILY, admits, cut
+from cudadoctor.model.requirements import (
+    BUILT_AS,
+    COMPANIONS,
+    SHARED,
+    TORCH_FAMILY,
+    admits,
+    cut,
+    exactly,
+)
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
-from cudadoctor.plan.remedies.process import builds_here, keeper_of
+from cudadoctor.plan.remedies.process import builds_here, install_packages, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build, wanted_torch
 from cudadoctor.solver.companions import (
     PYG,
@@ -326,6 +334,8 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     # No package index has wheels for the torch of NVIDIA's images, or for ROCm.
     if version is None or _needs_jetson_wheel(m) or (version.local and not origin.variant):
         return ()
+    if version.is_devrelease:  # What is compiled against torch can be so against this one.
+        return _off_nightlies(m, kb) if {*names} - COMPILED_HERE else ()
     found = {name: _release_for(name, version, m, kb) for name in names}
     pins = {
         name: f"{name}=={release}"
@@ -360,6 +370,36 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     lost = ", ".join(name for name in found if name not in pins)
     note = f"There is no known release of {lost} for this torch version." if lost else None
     return (_step(id="install-companion", title=title, packages=change, note=note),)
+
+
+def _off_nightlies(m: Machine, kb: Knowledge) -> Remedies:
+    """A release of torch with all that belongs to it: companions of a nightly are of its day."""
+    variant = installed_variant(m)
+    note = (
+        "To keep a nightly build, install torch and its companions together from "
+        f"https://download.pytorch.org/whl/nightly/{variant}."
+    )
+    return tuple(replace(way, note=joined(note, way.note)) for way in install_torch(m, kb)[:1])
+
+
+def rebuild_extension(m: Machine, name: str) -> Remedies:
+    """The installed release compiled anew, where PyPI has its source; () where it has none."""
+    package, torch = m.package(name), m.torch.version
+    if package is None or torch is None or name not in _BUILT_FROM_PYPI:
+        return ()
+    release = _public(package.version) or ""
+    title = f"Rebuild {name} {release} for torch {torch.public}"
+    parts = BUILT_AS[name][1] if name in BUILT_AS else ()
+    ways = install_packages(
+        "rebuild-extension", title, exactly(name, release), remove=(name, *parts)
+    )
+    note = None if builds_here(m) else _NEEDS_NVCC
+    return tuple(replace(way, note=note) for way in ways)
+
+
+_BUILT_FROM_PYPI = COMPILED_HERE - {"apex", "detectron2", "pytorch3d"}
+"""PyPI has their sources; what it has of those three is another project, or nothing."""
+_NEEDS_NVCC = "The build needs an nvcc with the same CUDA major version as torch."
 
 
 def _public(release: OptStr) -> OptStr:
