@@ -473,7 +473,7 @@ def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
     row = bool(release and platform and change.variant)
     build = kb.build_of(Version(release), change.variant or "", platform or "") if row else None
     if remedy.id == "install-torch" and build and _is_there(build, m):
-        return ()
+        return _beside_it(remedy, change, m)
     if build or is_foreign(change.index):
         sure = _installable(change, build, m, kb)
     else:
@@ -487,6 +487,18 @@ def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
     text = _NEEDED.format(wanted=f"torch {release}".rstrip())
     others = install_torch(m, kb) if remedy.id == "reinstall-torch" else ()
     return others or (replace(remedy, packages=None, manual=text),)
+
+
+def _beside_it(remedy: Remedy, change: PackageChange, m: Machine) -> Remedies:
+    """Without torch, which is there already, what goes with it in another release; else ()."""
+    present = {package.name: package.version.partition("+")[0] for package in m.packages or ()}
+    moving = [pin for pin in change.then if "==" in pin and name_of(pin) in present]
+    rest = tuple(pin for pin in moving if present[name_of(pin)] != pin.partition("==")[2])
+    if not rest:
+        return ()
+    title = f"Install {', '.join(rest)} for torch {pin_of(change.install)}".replace("==", " ")
+    left = PackageChange(install=rest, variant=change.variant, cuda=change.cuda)
+    return (replace(remedy, id="install-companion", title=title, packages=left),)
 
 
 def _installable(

@@ -390,7 +390,8 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
     found: dict[bool, list[str]] = {True: [], False: []}
     others: dict[str, OptStr] = {}
     for package in _each_once(m):
-        if package.name not in TORCH_FAMILY and not fates[package.name]:
+        other = package.name not in TORCH_FAMILY and not fates[package.name]
+        if other and not below_floor(package.name, m, kb):
             refuses = any(
                 not _admitted(asked.specifier, releases[asked.name])
                 for asked in asked_by(told(package, kb), releases, m)
@@ -463,6 +464,7 @@ def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, 
     for package in _each_once(m):
         asked = asked_by(told(package, kb), ("torch",), m)
         here = package.name in TORCH_FAMILY or package.name in JUDGED
+        here = here or below_floor(package.name, m, kb) is not None
         away = not here and not all(_admitted(line.specifier, torch) for line in asked)
         question = Question(package, build, m, kb)
         release = question.successor() if away else None
@@ -599,7 +601,8 @@ def _needed_by(
 def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed packages whose compiled code will not fit the new torch."""
     for package in m.packages or ():
-        if _was_compiled_for_other(told(package, kb), build, m, kb):
+        alive = below_floor(package.name, m, kb) is None
+        if alive and _was_compiled_for_other(told(package, kb), build, m, kb):
             fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
             after = f"for torch {build.torch}, install {package.name} {fitting}."
             if fitting == package.version:
@@ -619,7 +622,9 @@ def _conflicts(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     for package in m.packages or ():
         if package.name in TORCH_FAMILY or package.name in JUDGED:
             continue
-        if _was_compiled_for_other(told(package, kb), build, m, kb):
+        if below_floor(package.name, m, kb) or _was_compiled_for_other(
+            told(package, kb), build, m, kb
+        ):
             continue  # That says more.
         for asked in asked_by(told(package, kb), releases, m):
             release, now = releases[asked.name], here.get(asked.name)
@@ -647,14 +652,25 @@ def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[s
 
 def _below_floors(m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed packages that serve none of the GPUs, whichever torch is beside them."""
-    gpus = seen_gpus(m, kb)
-    for package in m.packages or () if gpus else ():
-        floor = kb.capability_floor(package.name)
-        if floor and all(gpu.capability < floor for gpu in gpus if gpu.capability):
-            yield (
-                f"{package.name} needs a GPU with compute capability {floor} or higher: it will "
-                "not run on the GPUs in this machine, whichever torch is installed."
-            )
+    for package in m.packages or ():
+        if floor := below_floor(package.name, m, kb):
+            yield unserved(package.name, floor)
+
+
+def below_floor(name: str, m: Machine, kb: Knowledge) -> OptVersion:
+    """The oldest GPU that a package serves, where all that are here are older; else None."""
+    floor = kb.capability_floor(name)
+    gpus = seen_gpus(m, kb) if floor else []
+    old = floor and gpus and all(gpu.capability < floor for gpu in gpus if gpu.capability)
+    return floor if old else None
+
+
+def unserved(name: str, floor: Version) -> str:
+    """The sentence for it."""
+    return (
+        f"{name} needs a GPU with compute capability {floor} or higher: it will not run on the "
+        "GPUs in this machine, whichever torch is installed."
+    )
 
 
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iterator[str]:

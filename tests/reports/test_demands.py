@@ -289,3 +289,39 @@ def test_an_extension_of_a_nightly_is_none_of_the_release_of_its_number() -> Non
 def test_what_is_compiled_against_torch_does_not_move_a_nightly() -> None:
     text = f"[pip3] flash_attn==2.8.0.post2\nImportError: flash_attn_2_cuda.so: {SYMBOL}\n"
     assert not installed(first_of(NIGHTLY + text))
+
+
+# --- programs that this GPU, or this torch, does not serve ---------------------------------------
+
+ON_PASCAL = ON_H100.replace("H100 80GB HBM3", "GeForce GTX 1080 Ti")
+
+
+def test_torch_does_not_move_for_a_program_that_never_runs_on_the_gpu() -> None:
+    no_kernel = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    older = ON_PASCAL.replace("2.9.1+cu128", "2.8.0+cu128")
+    step = first_of(f"{older}[pip3] vllm==0.12.0\n{no_kernel}\n")
+    assert installed(step)[0] == "torch==2.8.0"
+    assert "vllm needs a GPU with compute capability 7.0" in (step.note or "")
+    # On a GPU that it serves, torch is the one that it requires.
+    refused = f"[pip3] vllm==0.12.0\nImportError: vllm/_C.abi3.so: {SYMBOL}\n"
+    served = ON_H100.replace("2.9.1+cu128", "2.8.0+cu128")
+    assert installed(first_of(served + refused))[0] == "torch==2.9.0"
+    older = ON_PASCAL.replace("2.9.1+cu128", "2.8.0+cu126").replace("12.8\n", "12.6\n")
+    step = first_of(older + refused)
+    assert step.id == "other-gpu" and not step.commands
+
+
+def test_what_refuses_the_torch_that_stays_goes_with_it() -> None:
+    no_kernel = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    volta = ON_H100.replace("H100 80GB HBM3", "Tesla V100-SXM2-16GB")
+    listed = "[pip3] torchaudio==2.9.1\n[pip3] torchcodec==0.8.1\n[pip3] pyannote.audio=={}\n"
+    step = first_of(f"{volta}{listed.format('4.0.3')}{no_kernel}\n")
+    assert installed(step) == ("pyannote-audio==4.0.7",)
+    steps = judge(
+        foreign(read_report(f"{volta}{listed.format('4.0.7')}{no_kernel}\n", KB))
+    ).plan.steps
+    assert not any(map(installed, steps))
+    # Of another CUDA it is torch that goes, and its companions to what the program pins.
+    newer = volta.replace("cu128", "cu130").replace("12.8\n", "13.0\n").replace("575.57", "580.95")
+    pins = installed(first_of(f"{newer}{listed.format('4.0.3')}{no_kernel}\n"))
+    assert pins == ("torch==2.8.0", "torchaudio==2.8.0", "torchcodec==0.7.0")

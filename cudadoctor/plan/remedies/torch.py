@@ -34,13 +34,14 @@ from cudadoctor.model.requirements import (
     exactly,
 )
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
-from cudadoctor.plan.remedies.process import builds_here, install_packages, keeper_of
+from cudadoctor.plan.remedies.process import builds_here, by_hand, install_packages, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build, wanted_torch
 from cudadoctor.solver.companions import (
     PYG,
     Question,
     admitted,
     asked_by,
+    below_floor,
     caveats,
     collides,
     companions_for,
@@ -53,6 +54,7 @@ from cudadoctor.solver.companions import (
     only_for_torch,
     pyg_page,
     told,
+    unserved,
 )
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
@@ -336,6 +338,11 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
         return ()
     if version.is_devrelease:  # What is compiled against torch can be so against this one.
         return _off_nightlies(m, kb) if {*names} - COMPILED_HERE else ()
+    floors = {name: floor for name in names if (floor := below_floor(name, m, kb))}
+    names = tuple(name for name in names if name not in floors)
+    if floors and not names:
+        texts = (unserved(name, floor) for name, floor in floors.items())
+        return by_hand("other-gpu", f"Run {listed(tuple(floors))} on a newer GPU", " ".join(texts))
     found = {name: _release_for(name, version, m, kb) for name in names}
     pins = {
         name: f"{name}=={release}"
@@ -365,8 +372,8 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
         index=index if ours else None,
         find_links=pyg_page(version, origin.variant or "") if {*PYG} & {*pins} else None,
     )
-    listed = ", ".join(pins.values()).replace("==", " ")
-    title = f"Install {listed} for torch {version.public}"
+    words = ", ".join(pins.values()).replace("==", " ")
+    title = f"Install {words} for torch {version.public}"
     lost = ", ".join(name for name in found if name not in pins)
     note = f"There is no known release of {lost} for this torch version." if lost else None
     return (_step(id="install-companion", title=title, packages=change, note=note),)

@@ -424,8 +424,9 @@ def _replaced(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     unlisted = tuple(name for name in names if m.package(name) is None)
     return tuple(
         replace(way, packages=replace(way.packages, remove=(*way.packages.remove, *unlisted)))
-        for way in install_companion(m, kb, *names)
         if way.packages
+        else way
+        for way in install_companion(m, kb, *names)
     )
 
 
