@@ -87,6 +87,11 @@ class Question(NamedTuple):
     kb: Knowledge
 
     @property
+    def place(self) -> OptStr:
+        """The platform of the wheels, None where it is not known."""
+        return self.build.platform or None
+
+    @property
     def changes(self) -> bool:
         """Whether compiled code of the old torch will not run with the new one."""
         return _changes(self.build, self.machine)
@@ -105,7 +110,7 @@ class Question(NamedTuple):
 
     def runs_here(self, release: str) -> bool:
         """Whether a release and what it pins have wheels for this Python here, as far as known."""
-        name, place, python = self.package.name, self.build.platform, python_of(self.machine)
+        name, place, python = self.package.name, self.place, python_of(self.machine)
         new = told(Distribution(name=name, version=release), self.kb)
         pins = (
             (asked.name, asked.specifier[2:])
@@ -123,9 +128,16 @@ class Question(NamedTuple):
         return not wanted or python is None or admits(wanted, python)
 
     def serves_cuda(self, release: str) -> OptBool:
-        """Whether a release has binaries for the build's CUDA, None where that is not known."""
-        known = self.kb.companion_cuda(self.package.name, release, self.build.platform)
-        return None if known is None else self.build.cuda in (None, *known)
+        """Whether a release has binaries for the build's CUDA, None where that is not known.
+
+        What was compiled for one torch alone has those of its default build.
+        """
+        name = self.package.name
+        known = self.kb.companion_cuda(name, release, self.place)
+        if known is not None:
+            return self.build.cuda in (None, *known)
+        bound = name not in COMPANIONS and self.kb.built_against(name, release)
+        return False if bound and not has_usual_cuda(self.build, self.kb) else None
 
     def fitting(self) -> Strings:
         """The releases for the new torch that run here: the installed one, then the newest first.

@@ -29,7 +29,6 @@ from cudadoctor.model.requirements import (
     COMPANIONS,
     SHARED,
     TORCH_FAMILY,
-    admits,
     cut,
     exactly,
 )
@@ -47,7 +46,6 @@ from cudadoctor.solver.companions import (
     companions_for,
     download_of,
     fate_of,
-    has_usual_cuda,
     kept_by_others,
     moved_along,
     nearest,
@@ -510,7 +508,7 @@ _TRITONS = ("pytorch-triton", "triton")
 
 
 def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr:
-    build, cuda = installed_row(m, kb), m.torch.cuda
+    build, bare = installed_row(m, kb), Version(torch.public)
     if build is not None and name in ("torchvision", "torchaudio"):
         return companion_of(name, build, kb)
     place, python = platform_of(m), python_of(m)
@@ -521,19 +519,25 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
         return kb.pyg_release(name, torch, variant, place, python) if variant else None
     if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
         return prebuilt
-    unusual = build is not None and name not in COMPANIONS and not has_usual_cuda(build, kb)
-    found: list[str] = []
-    for release in kb.companion(name, Version(torch.public)):
-        cudas = kb.companion_cuda(name, release, place)
-        wheel = name in COMPILED_HERE or kb.has_wheel(name, release, place, python)
-        asked = kb.companion_python(name, release)
-        takes = not asked or m.python.version is None or admits(asked, m.python.version)
-        serves = cuda in (None, *cudas) if cudas is not None else True
-        if cudas is None and unusual and kb.built_against(name, release):
-            serves = False
-        if wheel and takes and serves:
-            found.append(release)
-    found, package = [*admitted(name, tuple(found), m, kb)], m.package(name)
+    package = m.package(name)
+    stays = build or TorchBuild(
+        torch=bare,
+        variant="",
+        platform=place or "",
+        cuda=m.torch.cuda,
+        published=None,
+        archs=None,
+        archs_uncertain=True,
+        glibc=None,
+        default=True,
+        download_bytes=None,
+        sources=(),
+    )
+    question = Question(package or Distribution(name=name, version=""), stays, m, kb)
+    runs = question.takes_python if name in COMPILED_HERE else question.runs_here
+    fitting = (release for release in kb.companion(name, bare) if runs(release))
+    serving = tuple(release for release in fitting if question.serves_cuda(release) is not False)
+    found = admitted(name, serving, m, kb)
     # Of one made for each torch the last build is taken.
     if package is None or name == "xformers" or _public(package.version) in found:
         return next(iter(found), None)
