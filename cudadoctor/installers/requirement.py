@@ -11,7 +11,7 @@ from cudadoctor.model.machine import OptStr, Strings
 COMPILED_HERE = frozenset(
     """
     apex causal-conv1d deepspeed detectron2 flash-attn mamba-ssm pytorch3d torch-cluster
-    torch-scatter torch-sparse torch-spline-conv
+    torch-scatter torch-sparse torch-spline-conv transformer-engine transformer-engine-torch
     """.split()  # noqa: SIM905
 )
 """Packages that come as source and must be built against the torch that is installed."""

@@ -20,13 +20,15 @@ COMPANIONS = TORCH_FAMILY[1:]
 EXTENSIONS = frozenset(
     """
     apex auto-gptq bitsandbytes causal-conv1d deepspeed detectron2 flash-attn mamba-ssm mmcv pyg-lib
-    pytorch3d torch-cluster torch-scatter torch-sparse torch-spline-conv torchao transformer-engine
-    vllm xformers
+    pytorch3d torch-cluster torch-scatter torch-sparse torch-spline-conv torch-tensorrt torchao
+    transformer-engine vllm xformers
     """.split()  # noqa: SIM905
 )
 """Packages with compiled code against one torch release."""
 SHARED = frozenset({"numpy", "transformers"})
 """Packages that many programs share: a program that moves may need another release of them."""
+BUILT_AS = {"transformer-engine": ("transformer-engine[pytorch]", ("transformer-engine-torch",))}
+"""What pip is asked for where that is not the bare name, and the packages that are built then."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXTRAS = re.compile(r"\[([^\]]*)\]")
@@ -47,6 +49,11 @@ class Asked(NamedTuple):
 def normal(name: str) -> str:
     """The normalised name of a distribution."""
     return _RUNS.sub("-", name).lower()
+
+
+def exactly(name: str, release: str) -> str:
+    """The requirement of that release, with the extra that brings what belongs to torch."""
+    return f"{BUILT_AS[name][0] if name in BUILT_AS else name}=={release}"
 
 
 def cut(line: str) -> Asked | None:

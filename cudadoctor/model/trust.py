@@ -259,7 +259,7 @@ _VERSION = (
     rf"(?:\.\*)?(?:\+{_LOCAL})?"
 )
 _REQUIREMENT = (
-    rf"(?i)(?P<name>[a-z0-9][a-z0-9._-]*)"
+    rf"(?i)(?P<name>[a-z0-9][a-z0-9._-]*)(?:\[pytorch\])?"
     rf"(?:(?:[=!<>~]=|[=<>]){_VERSION}(?:,(?:[=!<>~]=|[<>]){_VERSION})*)?"
 )
 _HOSTS = frozenset(

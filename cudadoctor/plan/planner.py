@@ -1,6 +1,7 @@
 """Findings and wishes -> ordered steps: each remedy once, and none that undoes another."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from msgspec.structs import asdict, replace
 from packaging.version import Version
@@ -110,6 +111,9 @@ def plan(
         prescribed += [] if cures else [("", wanted)]
     errors = {finding.cause for finding in diagnosis.roots if finding.severity is Severity.ERROR}
     steps = _one_reboot(merged(prescribed, knowledge, choice.build if choice else None), errors)
+    left = no_build(choice or best_build(machine, knowledge)) if about or choice else None
+    if left is not None:
+        steps = [_without_guess(step, knowledge, left) for step in steps]
     channel = any(
         step.packages
         and not registry.write(machine, knowledge, step.packages, wishes.manager).wheels
@@ -121,7 +125,7 @@ def plan(
             made for step in steps for made in _steps(step, machine, knowledge, wishes, way_out)
         ),
         build=build_choice(machine, choice, by_channel=channel) if choice else None,
-        no_build=no_build(choice or best_build(machine, knowledge)) if about or choice else None,
+        no_build=left,
     )
 
 
@@ -131,6 +135,35 @@ def no_build(choice: Choice) -> NoBuild | None:
         return None
     asks = typed(*choice.asks) if choice.asks else None
     return NoBuild(reason=choice.why[0], next_command=asks)
+
+
+def _without_guess(remedy: Remedy, kb: Knowledge, left: NoBuild) -> Remedy:
+    """The remedy in words where it would have pip choose what the solver could not.
+
+    An index of another maker or of one JetPack holds what fits there, of whichever release.
+    """
+    change = remedy.packages
+    guesses = (
+        argv for argv in remedy.commands if "install" in argv and not any(map(_is_another, argv))
+    )
+    words = set(chain.from_iterable(guesses))
+    if change is not None:
+        words.update(() if change.index else (*change.install, *change.then))
+    if not words & {"torch", *kb.companion_names}:
+        return remedy
+    manual = joined(_ASK_FIRST if left.next_command else _NONE_FITS, remedy.manual)
+    return replace(remedy, commands=(), packages=None, manual=manual)
+
+
+def _is_another(word: str) -> bool:
+    return word.startswith("http") and is_foreign(word)
+
+
+_ASK_FIRST = (
+    "Which build fits depends on facts that are missing here. Find them out first, then check "
+    "again: the plan will include the exact command."
+)
+_NONE_FITS = "There is no command for this step, because no known torch build fits this machine."
 
 
 _OF_ONE_NODE = frozenset(
@@ -440,7 +473,7 @@ def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
     row = bool(release and platform and change.variant)
     build = kb.build_of(Version(release), change.variant or "", platform or "") if row else None
     if remedy.id == "install-torch" and build and _is_there(build, m):
-        return ()
+        return _beside_it(remedy, change, m)
     if build or is_foreign(change.index):
         sure = _installable(change, build, m, kb)
     else:
@@ -454,6 +487,18 @@ def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
     text = _NEEDED.format(wanted=f"torch {release}".rstrip())
     others = install_torch(m, kb) if remedy.id == "reinstall-torch" else ()
     return others or (replace(remedy, packages=None, manual=text),)
+
+
+def _beside_it(remedy: Remedy, change: PackageChange, m: Machine) -> Remedies:
+    """Without torch, which is there already, what goes with it in another release; else ()."""
+    present = {package.name: package.version.partition("+")[0] for package in m.packages or ()}
+    moving = [pin for pin in change.then if "==" in pin and name_of(pin) in present]
+    rest = tuple(pin for pin in moving if present[name_of(pin)] != pin.partition("==")[2])
+    if not rest:
+        return ()
+    title = f"Install {', '.join(rest)} for torch {pin_of(change.install)}".replace("==", " ")
+    left = PackageChange(install=rest, variant=change.variant, cuda=change.cuda)
+    return (replace(remedy, id="install-companion", title=title, packages=left),)
 
 
 def _installable(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 from packaging.version import Version
 
-from cudadoctor.installers.requirement import COMPILED_HERE, name_of
+from cudadoctor.installers.requirement import name_of
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.catalogue import CATALOGUE
@@ -31,6 +31,7 @@ from cudadoctor.plan.remedies import (
     install_torch,
     pinned_torch,
     python_headers,
+    rebuild_extension,
 )
 from cudadoctor.plan.remedies.process import builds_here
 from cudadoctor.rules.evidence.devices import devices
@@ -330,10 +331,9 @@ def _without_release(m: Machine, kb: Knowledge, package: Distribution, torch: Ve
 
     A build ends at once without nvcc of torch's CUDA major, and then the old one is gone as well.
     """
-    name, version = package.name, package.version.partition("+")[0]
-    if name in _BUILT_FROM_PYPI and builds_here(m):
-        title = f"Rebuild {name} {version} for torch {torch.public}"
-        return install_packages("rebuild-extension", title, f"{name}=={version}", remove=(name,))
+    name = package.name
+    if builds_here(m) and (rebuilt := rebuild_extension(m, name)):
+        return rebuilt
     title = f"Remove {name}: there is no known wheel for torch {torch.public}"
     text = (
         f"To build {name} for torch {torch.public}, follow the package's build instructions and "
@@ -358,10 +358,6 @@ def _torch_it_was_built_for(m: Machine, kb: Knowledge, package: Distribution) ->
         "built for"
     )
     return tuple(replace(remedy, title=title) for remedy in install_torch(m, kb, release))
-
-
-_BUILT_FROM_PYPI = COMPILED_HERE - {"apex", "detectron2", "pytorch3d"}
-"""PyPI has their sources; what it has of those three is another project, or nothing."""
 
 
 def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> OptStr:

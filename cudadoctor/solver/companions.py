@@ -39,6 +39,7 @@ from cudadoctor.model.requirements import (
     Asked,
     admits,
     cut,
+    exactly,
     marker_holds,
     marker_variables,
 )
@@ -57,8 +58,6 @@ from cudadoctor.solver.reasons import companion_of, last_audio, without_cudnn
 
 PYG = ("pyg-lib", "torch-cluster", "torch-scatter", "torch-sparse", "torch-spline-conv")
 """The compiled parts of torch-geometric, which itself is plain Python and stays."""
-
-_CUDA_BOUND = EXTENSIONS | {"torch-tensorrt"}
 
 
 def pyg_page(torch: Version, variant: str) -> str:
@@ -88,6 +87,11 @@ class Question(NamedTuple):
     kb: Knowledge
 
     @property
+    def place(self) -> OptStr:
+        """The platform of the wheels, None where it is not known."""
+        return self.build.platform or None
+
+    @property
     def changes(self) -> bool:
         """Whether compiled code of the old torch will not run with the new one."""
         return _changes(self.build, self.machine)
@@ -106,7 +110,7 @@ class Question(NamedTuple):
 
     def runs_here(self, release: str) -> bool:
         """Whether a release and what it pins have wheels for this Python here, as far as known."""
-        name, place, python = self.package.name, self.build.platform, python_of(self.machine)
+        name, place, python = self.package.name, self.place, python_of(self.machine)
         new = told(Distribution(name=name, version=release), self.kb)
         pins = (
             (asked.name, asked.specifier[2:])
@@ -124,9 +128,16 @@ class Question(NamedTuple):
         return not wanted or python is None or admits(wanted, python)
 
     def serves_cuda(self, release: str) -> OptBool:
-        """Whether a release has binaries for the build's CUDA, None where that is not known."""
-        known = self.kb.companion_cuda(self.package.name, release, self.build.platform)
-        return None if known is None else self.build.cuda in (None, *known)
+        """Whether a release has binaries for the build's CUDA, None where that is not known.
+
+        What was compiled for one torch alone has those of its default build.
+        """
+        name = self.package.name
+        known = self.kb.companion_cuda(name, release, self.place)
+        if known is not None:
+            return self.build.cuda in (None, *known)
+        bound = name not in COMPANIONS and self.kb.built_against(name, release)
+        return False if bound and not has_usual_cuda(self.build, self.kb) else None
 
     def fitting(self) -> Strings:
         """The releases for the new torch that run here: the installed one, then the newest first.
@@ -144,7 +155,7 @@ class Question(NamedTuple):
 
         What is bound to a CUDA has its wheels for the default build of that torch alone.
         """
-        if self.package.name in _CUDA_BOUND and not has_usual_cuda(self.build, self.kb):
+        if self.package.name in EXTENSIONS and not has_usual_cuda(self.build, self.kb):
             return None
         beside = companions_for(self.build, self.machine, self.kb).items()
         lines = (self.kb.companion_pins(name, release) for name, release in beside if release)
@@ -167,7 +178,7 @@ class Question(NamedTuple):
 
     def pinned(self, release: str, **more: Any) -> Fate:
         """That release in place of the installed one."""
-        return Fate(pin=f"{self.package.name}=={release}", leaves=True, **more)
+        return Fate(pin=exactly(self.package.name, release), leaves=True, **more)
 
     def stays(self) -> Fate:
         """It stays, and nobody knows whether it fits."""
@@ -289,6 +300,23 @@ def _pyg(q: Question) -> Fate:
     return Fate(leaves=True, note=text)
 
 
+def _transformer_engine_torch(q: Question) -> Fate:
+    """The part of transformer-engine that is compiled: it comes with that package."""
+    whole = q.machine.package("transformer-engine")
+    return Fate(leaves=q.changes and not q.made_for_it) if whole else _compiled(q)
+
+
+def _torch_tensorrt(q: Question) -> Fate:
+    """One minor release for one of torch, compiled for the CUDA of its default build."""
+    asked = q.kb.companion_torch("torch-tensorrt", q.package.version)
+    if asked and admits(asked, q.build.torch) and (not q.changes or has_usual_cuda(q.build, q.kb)):
+        return Fate()
+    release = q.successor()
+    if release:
+        return q.pinned(release)
+    return q.goes() if q.changes else q.stays()
+
+
 def nearest(releases: Iterable[str], installed: str) -> OptStr:
     """The newest patch of the nearest minor release: the next one above, else the last below."""
     found, here = sorted(releases, key=_order), _order(installed)
@@ -307,8 +335,11 @@ _JUDGES: dict[str, Callable[[Question], Fate]] = {
     "causal-conv1d": _compiled,
     "flash-attn": _flash_attn,
     "mamba-ssm": _compiled,
+    "torch-tensorrt": _torch_tensorrt,
     "torchao": _torchao,
     "torchcodec": _torchcodec,
+    "transformer-engine": _compiled,
+    "transformer-engine-torch": _transformer_engine_torch,
     "triton-windows": _triton_windows,
     "xformers": _xformers,
     **dict.fromkeys(PYG, _pyg),
@@ -371,7 +402,8 @@ def given_up(build: TorchBuild, m: Machine, kb: Knowledge) -> GivenUp:
     found: dict[bool, list[str]] = {True: [], False: []}
     others: dict[str, OptStr] = {}
     for package in _each_once(m):
-        if package.name not in TORCH_FAMILY and not fates[package.name]:
+        other = package.name not in TORCH_FAMILY and not fates[package.name]
+        if other and not below_floor(package.name, m, kb):
             refuses = any(
                 not _admitted(asked.specifier, releases[asked.name])
                 for asked in asked_by(told(package, kb), releases, m)
@@ -444,6 +476,7 @@ def moved_along(build: TorchBuild, m: Machine, kb: Knowledge) -> tuple[Machine, 
     for package in _each_once(m):
         asked = asked_by(told(package, kb), ("torch",), m)
         here = package.name in TORCH_FAMILY or package.name in JUDGED
+        here = here or below_floor(package.name, m, kb) is not None
         away = not here and not all(_admitted(line.specifier, torch) for line in asked)
         question = Question(package, build, m, kb)
         release = question.successor() if away else None
@@ -580,7 +613,8 @@ def _needed_by(
 def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed packages whose compiled code will not fit the new torch."""
     for package in m.packages or ():
-        if _was_compiled_for_other(told(package, kb), build, m, kb):
+        alive = below_floor(package.name, m, kb) is None
+        if alive and _was_compiled_for_other(told(package, kb), build, m, kb):
             fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
             after = f"for torch {build.torch}, install {package.name} {fitting}."
             if fitting == package.version:
@@ -600,7 +634,9 @@ def _conflicts(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     for package in m.packages or ():
         if package.name in TORCH_FAMILY or package.name in JUDGED:
             continue
-        if _was_compiled_for_other(told(package, kb), build, m, kb):
+        if below_floor(package.name, m, kb) or _was_compiled_for_other(
+            told(package, kb), build, m, kb
+        ):
             continue  # That says more.
         for asked in asked_by(told(package, kb), releases, m):
             release, now = releases[asked.name], here.get(asked.name)
@@ -628,14 +664,25 @@ def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[s
 
 def _below_floors(m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed packages that serve none of the GPUs, whichever torch is beside them."""
-    gpus = seen_gpus(m, kb)
-    for package in m.packages or () if gpus else ():
-        floor = kb.capability_floor(package.name)
-        if floor and all(gpu.capability < floor for gpu in gpus if gpu.capability):
-            yield (
-                f"{package.name} needs a GPU with compute capability {floor} or higher: it will "
-                "not run on the GPUs in this machine, whichever torch is installed."
-            )
+    for package in m.packages or ():
+        if floor := below_floor(package.name, m, kb):
+            yield unserved(package.name, floor)
+
+
+def below_floor(name: str, m: Machine, kb: Knowledge) -> OptVersion:
+    """The oldest GPU that a package serves, where all that are here are older; else None."""
+    floor = kb.capability_floor(name)
+    gpus = seen_gpus(m, kb) if floor else []
+    old = floor and gpus and all(gpu.capability < floor for gpu in gpus if gpu.capability)
+    return floor if old else None
+
+
+def unserved(name: str, floor: Version) -> str:
+    """The sentence for it."""
+    return (
+        f"{name} needs a GPU with compute capability {floor} or higher: it will not run on the "
+        "GPUs in this machine, whichever torch is installed."
+    )
 
 
 def caveats(build: TorchBuild, m: Machine, kb: Knowledge, lost: Strings) -> Iterator[str]:
@@ -707,8 +754,11 @@ def download_of(build: TorchBuild, kb: Knowledge) -> OptInt:
 def _changes(build: TorchBuild, m: Machine) -> bool:
     """Whether compiled code of the installed torch will not run with the build."""
     old = m.torch
-    other = old.version is not None and old.version.release[:2] != build.torch.release[:2]
-    return other or (old.version is not None and _major(old.cuda) != _major(build.cuda))
+    if old.version is None:
+        return False
+    # A nightly is of no release, whichever it bears the number of.
+    other = old.version.is_devrelease or old.version.release[:2] != build.torch.release[:2]
+    return other or _major(old.cuda) != _major(build.cuda)
 
 
 def _major(version: OptVersion) -> OptInt:

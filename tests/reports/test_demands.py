@@ -180,3 +180,148 @@ def test_the_index_of_a_new_environment_is_that_of_its_build() -> None:
     variant = next(word for word in last if word.startswith("torch==")).partition("+")[2]
     assert last[-1].endswith(f"/whl/{variant}")
     assert "xformers==0.0.28.post1" in last
+
+
+# --- extensions of another torch -----------------------------------------------------------------
+
+ON_H100 = """PyTorch version: 2.9.1+cu128
+CUDA used to build PyTorch: 12.8
+OS: Ubuntu 22.04.4 LTS (x86_64)
+Python version: 3.11.9 (64-bit runtime)
+GPU 0: NVIDIA H100 80GB HBM3
+Nvidia driver version: 575.57.08
+[pip3] torch==2.9.1+cu128
+"""
+SYMBOL = "undefined symbol: _ZN3c104cuda9SetDeviceEi"
+
+
+@pytest.mark.parametrize(
+    ("package", "text", "command"),
+    [
+        (
+            "torch_tensorrt==2.8.0",
+            f"OSError: /venv/lib/torch_tensorrt/lib/libtorchtrt.so: {SYMBOL}",
+            "torch-tensorrt==2.9.0",
+        ),
+        # Its library alone tells whose it is.
+        ("torch_tensorrt==2.8.0", f"OSError: libtorchtrt.so: {SYMBOL}", "torch-tensorrt==2.9.0"),
+        (
+            "transformer_engine==2.5.0\n[pip3] transformer_engine_torch==2.5.0",
+            f"ImportError: /venv/transformer_engine_torch.cpython-311-x86_64-linux-gnu.so: {SYMBOL}",
+            "--no-build-isolation --no-cache-dir transformer-engine[pytorch]==2.5.0",
+        ),
+    ],
+)
+def test_an_extension_of_another_torch_comes_for_this_one(
+    package: str, text: str, command: str
+) -> None:
+    found = judge(foreign(read_report(f"{ON_H100}[pip3] {package}\n{text}\n", KB)))
+    assert [finding.cause for finding in found.diagnosis.roots] == ["torch-extension-abi"]
+    step = found.plan.steps[0]
+    assert " ".join(step.commands[-1]).endswith(command)
+    assert not any(word.startswith("torch==") for argv in step.commands for word in argv)
+
+
+def test_what_is_built_with_an_extension_goes_with_it() -> None:
+    """pip keeps the part of the same release, which is the one that does not load."""
+    text = f"[pip3] transformer_engine==2.5.0\nImportError: transformer_engine_torch.so: {SYMBOL}"
+    step = first_of(f"{ON_H100}{text}\n")
+    assert "transformer-engine-torch" in step.commands[0]
+    assert "nvcc" in (step.note or "")
+
+
+def test_extensions_come_along_with_another_torch() -> None:
+    listed = "[pip3] torch_tensorrt==2.6.0\n[pip3] transformer_engine==1.13.0\n"
+    assert installed(first_step(listed))[-1] == "torch-tensorrt==2.7.0"
+    # Where no nvcc of that CUDA is at hand, what was compiled for the old torch goes.
+    assert "transformer-engine 1.13.0 will be removed" in (first_step(listed).note or "")
+    step = first_step(listed, "CUDA runtime version: 12.8.93")
+    assert installed(step)[-1] == "transformer-engine[pytorch]==1.13.0"
+    # Within its minor release it stays.
+    same = ON_H100.replace("2.9.1+cu128", "2.9.0+cpu").replace("12.8\n", "None\n", 1)
+    step = first_of(f"{same}[pip3] torch_tensorrt==2.9.0\nAssertionError: {NO_CUDA}\n")
+    assert not any("tensorrt" in pin for pin in installed(step))
+
+
+NO_CUDA = "Torch not compiled with CUDA enabled"
+
+
+def first_of(text: str) -> Step:
+    return judge(foreign(read_report(text, KB))).plan.steps[0]
+
+
+# --- nightly builds of torch ---------------------------------------------------------------------
+
+NIGHTLY = ON_H100.replace("2.9.1+cu128", "2.9.0.dev20250715+cu128")
+
+
+@pytest.mark.parametrize(
+    ("package", "text"),
+    [
+        ("torchvision==0.22.1", "RuntimeError: operator torchvision::nms does not exist"),
+        ("torchaudio==2.8.0.dev20250701+cu128", f"OSError: libtorchaudio.so: {SYMBOL}"),
+        ("xformers==0.0.31", f"ImportError: xformers/_C.so: {SYMBOL}"),
+        ("vllm==0.9.2", f"ImportError: vllm/_C.abi3.so: {SYMBOL}"),
+    ],
+)
+def test_beside_a_nightly_everything_goes_to_releases(package: str, text: str) -> None:
+    found = judge(foreign(read_report(f"{NIGHTLY}[pip3] {package}\n{text}\n", KB)))
+    assert found.plan.steps
+    for step in found.plan.steps:
+        pins = installed(step)
+        assert not pins or pins[0].startswith("torch==2.")
+        assert not any("dev" in pin for pin in pins)
+
+
+def test_an_extension_of_a_nightly_is_none_of_the_release_of_its_number() -> None:
+    listed = "[pip3] torchvision==0.24.0.dev20250715+cu128\n[pip3] xformers==0.0.32.dev1072\n"
+    text = "RuntimeError: operator torchvision::nms does not exist\n"
+    step = first_of(f"{NIGHTLY}{listed}{text}")
+    assert installed(step) == ("torch==2.9.0", "torchvision==0.24.0", "xformers==0.0.33.post1")
+    assert "xformers" in step.commands[0]
+    # Beside a release of torch, its own companion is enough.
+    release = NIGHTLY.replace("2.9.0.dev20250715+", "2.9.0+")
+    assert installed(first_of(f"{release}[pip3] torchvision==0.22.1\n{text}"))[0] == (
+        "torchvision==0.24.0"
+    )
+
+
+def test_what_is_compiled_against_torch_does_not_move_a_nightly() -> None:
+    text = f"[pip3] flash_attn==2.8.0.post2\nImportError: flash_attn_2_cuda.so: {SYMBOL}\n"
+    assert not installed(first_of(NIGHTLY + text))
+
+
+# --- programs that this GPU, or this torch, does not serve ---------------------------------------
+
+ON_PASCAL = ON_H100.replace("H100 80GB HBM3", "GeForce GTX 1080 Ti")
+
+
+def test_torch_does_not_move_for_a_program_that_never_runs_on_the_gpu() -> None:
+    no_kernel = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    older = ON_PASCAL.replace("2.9.1+cu128", "2.8.0+cu128")
+    step = first_of(f"{older}[pip3] vllm==0.12.0\n{no_kernel}\n")
+    assert installed(step)[0] == "torch==2.8.0"
+    assert "vllm needs a GPU with compute capability 7.0" in (step.note or "")
+    # On a GPU that it serves, torch is the one that it requires.
+    refused = f"[pip3] vllm==0.12.0\nImportError: vllm/_C.abi3.so: {SYMBOL}\n"
+    served = ON_H100.replace("2.9.1+cu128", "2.8.0+cu128")
+    assert installed(first_of(served + refused))[0] == "torch==2.9.0"
+    older = ON_PASCAL.replace("2.9.1+cu128", "2.8.0+cu126").replace("12.8\n", "12.6\n")
+    step = first_of(older + refused)
+    assert step.id == "other-gpu" and not step.commands
+
+
+def test_what_refuses_the_torch_that_stays_goes_with_it() -> None:
+    no_kernel = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    volta = ON_H100.replace("H100 80GB HBM3", "Tesla V100-SXM2-16GB")
+    listed = "[pip3] torchaudio==2.9.1\n[pip3] torchcodec==0.8.1\n[pip3] pyannote.audio=={}\n"
+    step = first_of(f"{volta}{listed.format('4.0.3')}{no_kernel}\n")
+    assert installed(step) == ("pyannote-audio==4.0.7",)
+    steps = judge(
+        foreign(read_report(f"{volta}{listed.format('4.0.7')}{no_kernel}\n", KB))
+    ).plan.steps
+    assert not any(map(installed, steps))
+    # Of another CUDA it is torch that goes, and its companions to what the program pins.
+    newer = volta.replace("cu128", "cu130").replace("12.8\n", "13.0\n").replace("575.57", "580.95")
+    pins = installed(first_of(f"{newer}{listed.format('4.0.3')}{no_kernel}\n"))
+    assert pins == ("torch==2.8.0", "torchaudio==2.8.0", "torchcodec==0.7.0")

@@ -161,3 +161,45 @@ def test_without_a_python_pip_chooses_the_release() -> None:
 
 def test_a_machine_whose_torch_is_sound_has_no_refusal() -> None:
     assert json_v1.plan(judge(machine("NVIDIA GeForce RTX 3090")).plan)["no_build"] is None
+
+
+CPU_BUILD = "AssertionError: Torch not compiled with CUDA enabled\n"
+NOT_THERE = "ModuleNotFoundError: No module named 'torch'\n"
+ON_LINUX = "Operating System: Ubuntu 22.04 x86_64\nPython 3.11.5\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CPU_BUILD,
+        NOT_THERE,
+        ON_LINUX + CPU_BUILD,
+        ON_LINUX + "GPU 0: GeForce GTX 860M\n" + CPU_BUILD,
+        "PyPy 3.10 Linux x86_64\nERROR: No matching distribution found for torch\n",
+        "Windows 10, Python 3.12\n$ pip install torch\nSuccessfully installed torch-2.6.0+cpu\n"
+        + CPU_BUILD,
+    ],
+)
+def test_a_refusal_lets_pip_choose_nothing(text: str) -> None:
+    found = judge(read_report(text, KB)).plan
+    assert found.no_build is not None
+    for step in found.steps:
+        assert not any("install" in argv and "torch" in argv for argv in step.commands)
+        assert "pip install" not in (step.manual or "")
+    assert any(step.manual for step in found.steps)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # What is left there, is another maker's or the board's own index.
+        "Jetson Orin Nano, JetPack 6.0, L4T R36.3, Python 3.10\n" + CPU_BUILD,
+        # What stands in the report is enough for a build.
+        ON_LINUX + "GPU 0: NVIDIA GeForce RTX 3090\nDriver Version: 580.95.05\n" + CPU_BUILD,
+        # No torch is chosen: this is the release for the torch that is there.
+        "torch 2.9.1, torchvision 0.21.0\nRuntimeError: operator torchvision::nms does not exist\n",
+    ],
+)
+def test_what_the_tables_choose_keeps_its_command(text: str) -> None:
+    steps = judge(read_report(text, KB)).plan.steps
+    assert any("install" in argv for argv in steps[0].commands)

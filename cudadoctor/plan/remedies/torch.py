@@ -24,27 +24,35 @@ from cudadoctor.model.machine import (
     OptVersion,
     Strings,
 )
-from cudadoctor.model.requirements import COMPANIONS, SHARED, TORCH_FAMILY, admits, cut
+from cudadoctor.model.requirements import (
+    BUILT_AS,
+    COMPANIONS,
+    SHARED,
+    TORCH_FAMILY,
+    cut,
+    exactly,
+)
 from cudadoctor.plan.remedies.driver import forward_compat, upgrade_driver
-from cudadoctor.plan.remedies.process import builds_here, keeper_of
+from cudadoctor.plan.remedies.process import builds_here, by_hand, install_packages, keeper_of
 from cudadoctor.solver.builds import Alternative, Choice, best_build, wanted_torch
 from cudadoctor.solver.companions import (
     PYG,
     Question,
     admitted,
     asked_by,
+    below_floor,
     caveats,
     collides,
     companions_for,
     download_of,
     fate_of,
-    has_usual_cuda,
     kept_by_others,
     moved_along,
     nearest,
     only_for_torch,
     pyg_page,
     told,
+    unserved,
 )
 from cudadoctor.solver.demand import (
     SERVER_BUILDS_FROM_L4T,
@@ -326,6 +334,13 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     # No package index has wheels for the torch of NVIDIA's images, or for ROCm.
     if version is None or _needs_jetson_wheel(m) or (version.local and not origin.variant):
         return ()
+    if version.is_devrelease:  # What is compiled against torch can be so against this one.
+        return _off_nightlies(m, kb) if {*names} - COMPILED_HERE else ()
+    floors = {name: floor for name in names if (floor := below_floor(name, m, kb))}
+    names = tuple(name for name in names if name not in floors)
+    if floors and not names:
+        texts = (unserved(name, floor) for name, floor in floors.items())
+        return by_hand("other-gpu", f"Run {listed(tuple(floors))} on a newer GPU", " ".join(texts))
     found = {name: _release_for(name, version, m, kb) for name in names}
     pins = {
         name: f"{name}=={release}"
@@ -355,11 +370,41 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
         index=index if ours else None,
         find_links=pyg_page(version, origin.variant or "") if {*PYG} & {*pins} else None,
     )
-    listed = ", ".join(pins.values()).replace("==", " ")
-    title = f"Install {listed} for torch {version.public}"
+    words = ", ".join(pins.values()).replace("==", " ")
+    title = f"Install {words} for torch {version.public}"
     lost = ", ".join(name for name in found if name not in pins)
     note = f"There is no known release of {lost} for this torch version." if lost else None
     return (_step(id="install-companion", title=title, packages=change, note=note),)
+
+
+def _off_nightlies(m: Machine, kb: Knowledge) -> Remedies:
+    """A release of torch with all that belongs to it: companions of a nightly are of its day."""
+    variant = installed_variant(m)
+    note = (
+        "To keep a nightly build, install torch and its companions together from "
+        f"https://download.pytorch.org/whl/nightly/{variant}."
+    )
+    return tuple(replace(way, note=joined(note, way.note)) for way in install_torch(m, kb)[:1])
+
+
+def rebuild_extension(m: Machine, name: str) -> Remedies:
+    """The installed release compiled anew, where PyPI has its source; () where it has none."""
+    package, torch = m.package(name), m.torch.version
+    if package is None or torch is None or name not in _BUILT_FROM_PYPI:
+        return ()
+    release = _public(package.version) or ""
+    title = f"Rebuild {name} {release} for torch {torch.public}"
+    parts = BUILT_AS[name][1] if name in BUILT_AS else ()
+    ways = install_packages(
+        "rebuild-extension", title, exactly(name, release), remove=(name, *parts)
+    )
+    note = None if builds_here(m) else _NEEDS_NVCC
+    return tuple(replace(way, note=note) for way in ways)
+
+
+_BUILT_FROM_PYPI = COMPILED_HERE - {"apex", "detectron2", "pytorch3d"}
+"""PyPI has their sources; what it has of those three is another project, or nothing."""
+_NEEDS_NVCC = "The build needs an nvcc with the same CUDA major version as torch."
 
 
 def _public(release: OptStr) -> OptStr:
@@ -485,7 +530,7 @@ _TRITONS = ("pytorch-triton", "triton")
 
 
 def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr:
-    build, cuda = installed_row(m, kb), m.torch.cuda
+    build, bare = installed_row(m, kb), Version(torch.public)
     if build is not None and name in ("torchvision", "torchaudio"):
         return companion_of(name, build, kb)
     place, python = platform_of(m), python_of(m)
@@ -496,19 +541,25 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
         return kb.pyg_release(name, torch, variant, place, python) if variant else None
     if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
         return prebuilt
-    unusual = build is not None and name not in COMPANIONS and not has_usual_cuda(build, kb)
-    found: list[str] = []
-    for release in kb.companion(name, Version(torch.public)):
-        cudas = kb.companion_cuda(name, release, place)
-        wheel = name in COMPILED_HERE or kb.has_wheel(name, release, place, python)
-        asked = kb.companion_python(name, release)
-        takes = not asked or m.python.version is None or admits(asked, m.python.version)
-        serves = cuda in (None, *cudas) if cudas is not None else True
-        if cudas is None and unusual and kb.built_against(name, release):
-            serves = False
-        if wheel and takes and serves:
-            found.append(release)
-    found, package = [*admitted(name, tuple(found), m, kb)], m.package(name)
+    package = m.package(name)
+    stays = build or TorchBuild(
+        torch=bare,
+        variant="",
+        platform=place or "",
+        cuda=m.torch.cuda,
+        published=None,
+        archs=None,
+        archs_uncertain=True,
+        glibc=None,
+        default=True,
+        download_bytes=None,
+        sources=(),
+    )
+    question = Question(package or Distribution(name=name, version=""), stays, m, kb)
+    runs = question.takes_python if name in COMPILED_HERE else question.runs_here
+    fitting = (release for release in kb.companion(name, bare) if runs(release))
+    serving = tuple(release for release in fitting if question.serves_cuda(release) is not False)
+    found = admitted(name, serving, m, kb)
     # Of one made for each torch the last build is taken.
     if package is None or name == "xformers" or _public(package.version) in found:
         return next(iter(found), None)

@@ -79,7 +79,7 @@ def refused_for_platform(m: Machine, kb: Knowledge) -> Answer:
         "Use a system that torch supports",
         (
             "Use a 64-bit Python on Windows or on a Linux system (or container) with glibc. On a "
-            "Mac, install torch without a CUDA variant: `python -m pip install torch`."
+            "Mac, install torch from PyPI, without a CUDA variant."
         ),
     )
     return _found(_refused(m, kb, PLATFORM), m, words)

@@ -30,7 +30,7 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
-from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS, admits
+from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS, admits
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.plan.remedies import (
@@ -53,6 +53,7 @@ from cudadoctor.plan.remedies import (
     proprietary_modules,
     python_headers,
     reboot,
+    rebuild_extension,
     reinstall_torch,
     set_variables,
     unset_variables,
@@ -558,7 +559,11 @@ def _for_cudnn(kb: Knowledge, others: Iterable[Need], release: str) -> Remedies:
 def _extension(m: Machine, kb: Knowledge) -> Remedies:
     """The release for the report's torch, of the extension that an error text names."""
     named = _extensions(m) if m.torch.build == "cuda" else ()
-    return pinned_torch(m, kb) + (_replaced(m, kb, *named) if len(named) == 1 else ())
+    if len(named) != 1:
+        return pinned_torch(m, kb)
+    ways = pinned_torch(m, kb) + _replaced(m, kb, *named)
+    # Of these there are no wheels anywhere.
+    return ways or (rebuild_extension(m, *named) if named[0] in BUILT_AS else ())
 
 
 def _companion(m: Machine, kb: Knowledge) -> Remedies:
@@ -585,8 +590,9 @@ def _replaced(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     unlisted = tuple(name for name in names if m.package(name) is None)
     return tuple(
         replace(way, packages=replace(way.packages, remove=(*way.packages.remove, *unlisted)))
-        for way in install_companion(m, kb, *names)
         if way.packages
+        else way
+        for way in install_companion(m, kb, *names)
     )
 
 
@@ -616,8 +622,12 @@ def _texts(m: Machine, *keys: str) -> str:
 def _in_texts(packages: Iterable[str], texts: str) -> Strings:
     """The packages whose names, or whose modules', stand in the texts."""
     patterns = {name: name.replace("-", "[-_]") for name in sorted(packages)}
+    if "torch-tensorrt" in patterns:
+        patterns["torch-tensorrt"] += "|libtorchtrt"
     return tuple(
-        name for name, pattern in patterns.items() if re.search(rf"(?<![a-z0-9_]){pattern}", texts)
+        name
+        for name, pattern in patterns.items()
+        if re.search(rf"(?<![a-z0-9_])(?:{pattern})", texts)
     )
 
 
