@@ -18,13 +18,17 @@ from cudadoctor.model.machine import Strings
 
 FEWEST = 3
 """A word counts that stands in so many reports: one person's names and paths do not."""
+STRANGE = 20
+"""Names among words of another language tell nothing: of so many words one has to be known."""
 SMOOTHING = 0.3
 MOST = 8
 """So many causes are worth ranking."""
 _LONGEST_LINE = 2000
 _MOST_LINES = 1500
 """What comes later is a log, in which everything stands."""
-_WORDS = re.compile(r"[a-z0-9_]{2,30}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_WORDS = re.compile(
+    r"[a-z0-9_]{2,30}|[\u0400-\u04ff]{2,30}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
+)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -93,6 +97,9 @@ def likeness(words: frozenset[str], counted: Counts) -> dict[str, float]:
     0 for a cause that the words say nothing of.
     """
     known = [counted.row(word) for word in words if word in counted.words]
+    alone = [word for word in words if " " not in word]
+    if STRANGE * sum(word in counted.words for word in alone) < len(alone):
+        return {}
     whole = sum(counted.sums) + SMOOTHING * len(counted.words)
     scores = [-len(known) * log(whole / (whole - own)) for own in counted.sums]
     for row in known:
