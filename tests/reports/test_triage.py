@@ -251,6 +251,13 @@ def test_the_words_alone_name_the_likeliest_cause() -> None:
     assert answer.endswith("Most likely: the driver library and kernel module do not match.")
 
 
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
+def test_made_up_weights_of_words_speak_for_nothing(weight: float) -> None:
+    machine = machine_of("it does not work, why?")
+    forged = msgspec.structs.replace(machine, likeness={"torch-missing": weight})
+    assert pipeline.judge(forged).diagnosis.primary is None
+
+
 def test_commands_that_belong_together_are_shown_together() -> None:
     text = "The second run never starts after a driver update"
     shown = report_of(text)

@@ -241,6 +241,8 @@ _POSSIBLE = 0.5
 """The score of a candidate that was found to be possible."""
 _READS_ALIKE = 0.25
 """The score of the candidate that a report's words speak for most, and what they add."""
+_HEAVIEST = 1e3
+"""No words weigh more, in nats: what a document claims beyond that, or below 0, is made up."""
 _MARGIN = 0.3
 """So much more, in nats, the words have to speak for one cause than for the next."""
 
@@ -248,7 +250,11 @@ _MARGIN = 0.3
 def _spoken_for(m: Machine, kb: Knowledge) -> dict[str, float]:
     """Causes that the words of the report speak for, the first with 1, if no fact is against it."""
     weights = m.likeness or {}
-    left = {cause: weights[cause] for cause in weights if not _contradicted(cause, m, kb)}
+    left = {
+        cause: weight
+        for cause, weight in weights.items()
+        if 0 < weight < _HEAVIEST and not _contradicted(cause, m, kb)
+    }
     most = max(left.values(), default=1)
     return {cause: weight / most for cause, weight in left.items()}
 
