@@ -199,7 +199,8 @@ Verdict = Literal["healthy", "warnings", "broken", "undecided"]
 class Diagnosis(Struct, frozen=True, kw_only=True):
     """All that the rules said of one machine. findings: gravest first.
 
-    passed: causes that were decided and do not fit.
+    passed: causes that facts decided and that do not fit. beside: commands whose output belongs to
+    that of next_command.
     """
 
     verdict: Verdict
@@ -209,6 +210,12 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     undecided: tuple[Undecided, ...]
     candidates: tuple[Candidate, ...] = ()
     next_command: Command | None = None
+    beside: tuple[Command, ...] = ()
+
+    @property
+    def next_commands(self) -> tuple[Command, ...]:
+        """All that is to be run next."""
+        return (self.next_command, *self.beside) if self.next_command else ()
 
     @property
     def roots(self) -> tuple[Finding, ...]:

@@ -30,6 +30,7 @@ def report(shown: Report) -> Json:
         "verdict": diagnosis.verdict,
         "primary": diagnosis.primary,
         "findings": [_finding(finding, shown.plan) for finding in diagnosis.findings],
+        "passed": list(diagnosis.passed),
         "undecided": [
             {"cause": undecided.cause, "missing": undecided.missing, "why": undecided.why}
             for undecided in diagnosis.undecided
@@ -37,6 +38,7 @@ def report(shown: Report) -> Json:
         "examined": machine.python.executable and acting(machine).python.executable,
         "candidates": to_builtins(diagnosis.candidates),
         "next_command": list(diagnosis.next_command) if diagnosis.next_command else None,
+        "beside": to_builtins(diagnosis.beside),
         "plan": plan(shown.plan),
         "smoke": shown.facts.get("smoke") and smoke(machine, shown.shade),
         "facts": shown.facts,

@@ -93,15 +93,14 @@ class _Page:
 
     def opening(self) -> None:
         """The answer, and the name of its cause; with it those that are still possible."""
-        diagnosis, root, say = self.shown.diagnosis, self.first, self.say
+        root, say = self.first, self.say
         text = f"**{escaped(summary.headline(self.shown, say).text)}**"
         if root:
             text += f" ({code(root.cause)})"
-        causes = (candidate.cause for candidate in diagnosis.candidates)
-        others = [code(cause) for cause in causes if root is None or cause != root.cause]
-        if diagnosis.verdict == "undecided" and others:
-            text += f" {say('Also possible: {causes}.', causes=', '.join(others[:3]))}"
-        self.block(text)
+        told = summary.candidates(
+            self.shown, say, lambda cause, title: f"{escaped(title)} ({code(cause)})"
+        )
+        self.block(f"{text} {told}" if told else text)
 
     def finding(self, finding: Finding) -> None:
         label = self.say(finding.severity.label)
@@ -187,10 +186,9 @@ def report(shown: Report, say: Language | None = None) -> str:
     say = say or Language({})
     page = _Page(shown, say)
     page.opening()
-    if command := shown.diagnosis.next_command:
-        # The one command whose output would decide.
+    if commands := shown.diagnosis.next_commands:
         page.block(say("To find out, run this:"))
-        page.fenced(command_lines((command,), shown.machine), "sh")
+        page.fenced(command_lines(commands, shown.machine), "sh")
     if page.first:
         page.body(page.first)
     for finding in page.findings:

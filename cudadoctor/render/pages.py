@@ -157,6 +157,11 @@ def explained() -> Explained:
     return wording("explain", Explained)
 
 
+def title_of(cause: str, say: Language) -> str:
+    """A cause in a few words, without the values of any machine."""
+    return say(explained().causes[cause].title)
+
+
 def listing(say: Language | None = None) -> str:
     """Every cause in a few words, by the part of the machine in which it lies."""
     say, causes = say or language("en"), explained().causes

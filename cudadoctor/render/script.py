@@ -83,12 +83,13 @@ class _Script:
 
     def without_steps(self, diagnosis: Diagnosis) -> Iterator[str]:
         """Why there is no step; "nothing to fix" only if nothing is wrong."""
-        say, command = self.say, diagnosis.next_command
+        say, commands = self.say, diagnosis.next_commands
         yield ""
         if diagnosis.verdict == "undecided":
             yield from _text(say("There is not enough information to suggest a fix."))
-            if command:
+            if commands:
                 yield from _text(say("Run this first, then run cudadoctor again:"))
+            for command in commands:
                 yield comment(command_line(command, self.machine), 3)
             yield "exit 1"
         elif diagnosis.primary is not None:

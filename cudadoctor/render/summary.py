@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cudadoctor.locale.language import Language
@@ -21,6 +21,7 @@ from cudadoctor.model.trust import Foreign, is_doctors_own, typed
 from cudadoctor.model.variables import in_notebook
 from cudadoctor.render import Report, inert
 from cudadoctor.render.evidence import NBSP, gpu_list, model_name
+from cudadoctor.render.pages import title_of
 from cudadoctor.render.shells import command_lines
 
 _MANY_GPUS = 3
@@ -336,11 +337,33 @@ def _works(machine: Machine) -> bool:
 def _undecided(shown: Report, first: Finding | None, say: Language) -> str:
     if is_doctors_own(shown.machine):
         return say("This is cudadoctor's own environment. Which Python do you train with?")
-    enough = say("Not enough information for a diagnosis.")
-    if first is not None:
-        likely = say("Most likely: {title}", title=inside(first.title))
+    enough, cause = say("Not enough information for a diagnosis."), shown.diagnosis.primary
+    if first is not None or cause is not None:
+        title = first.title if first else title_of(cause or "", say)
+        likely = say("Most likely: {title}", title=inside(title))
         return f"{enough} {_sentence(likely)}"
     return enough
+
+
+MOST_CANDIDATES = 3
+
+
+def candidates(
+    shown: Report, say: Language, written: Callable[[str, str], str] = lambda _, title: title
+) -> OptStr:
+    """The likeliest causes that the headline does not name; None where the verdict needs none.
+
+    written: a cause and its title as they stand on the page.
+    """
+    diagnosis, first = shown.diagnosis, first_finding(shown)
+    if diagnosis.verdict != "undecided" or outside(shown):
+        return None
+    told = first.cause if first else diagnosis.primary
+    causes = [candidate.cause for candidate in diagnosis.candidates if candidate.cause != "unknown"]
+    others = [cause for cause in causes[:MOST_CANDIDATES] if cause != told]
+    words = "; ".join(written(cause, inside(title_of(cause, say))) for cause in others)
+    template = "Also possible: {causes}." if told else "Possible causes: {causes}."
+    return say(template, causes=words) if others else None
 
 
 def finding_sentence(finding: Finding, say: Language) -> str:

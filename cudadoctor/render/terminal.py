@@ -323,12 +323,15 @@ class _Page(_Lines):
             self._edits(step, MARGIN)
 
     def deciding(self) -> None:
-        """The one command whose output would decide."""
-        if command := self.shown.diagnosis.next_command:
+        """What a report leaves open, and the command whose output would decide."""
+        diagnosis, machine = self.shown.diagnosis, self.shown.machine
+        if machine.look == "report" and (told := summary.candidates(self.shown, self.say)):
+            self.line()
+            self.text("", told, margin=2)
+        if commands := diagnosis.next_commands:
             self.line()
             self.line((f"  {self.say('To find out, run this:')}", "bold"))
-            lines = command_lines((command,), self.shown.machine, "", self.width - INDENT)
-            self.commands(lines, INDENT)
+            self.commands(command_lines(commands, machine, "", self.width - INDENT), INDENT)
 
     def open_questions(self, most: int) -> None:
         """What could not be judged and why, one line a reason."""

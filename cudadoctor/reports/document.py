@@ -36,12 +36,16 @@ class Line(NamedTuple):
 class Document:
     """A report: its lines, and the same as one text in which no line break hides a sentence.
 
-    day: the latest day that a line is stamped with (ISO 8601), "" where none is.
+    day: the latest day that a line is stamped with (ISO 8601), "" where none is. quoted: the
+    numbers of the lines behind a `>`.
     """
 
-    def __init__(self, lines: tuple[Line, ...], day: str = "") -> None:
+    def __init__(
+        self, lines: tuple[Line, ...], day: str = "", quoted: frozenset[int] = frozenset()
+    ) -> None:
         self.lines = lines
         self.day = day
+        self.quoted = quoted
 
     @cached_property
     def text(self) -> str:
@@ -129,7 +133,8 @@ def document(data: bytes | str) -> Document:
     if _are_numbered(lines):
         lines = [_NUMBERED.sub("", line, count=1) for line in lines]
     numbered = (Line(number, _bare(line)) for number, line in enumerate(lines, start=1))
-    return Document(tuple(numbered), _day(text))
+    quoted = frozenset(number for number, line in enumerate(lines, start=1) if _QUOTED.match(line))
+    return Document(tuple(numbered), _day(text), quoted)
 
 
 def decoded(data: bytes) -> str:
@@ -229,6 +234,7 @@ _PREFIX = re.compile(
     r"|[│┃╎▏] ?))"
 )
 """A quotation mark with the indentation before it, or what collectors of logs put before a text."""
+_QUOTED = re.compile(r"\s{0,3}(?:>(?!>>)|&gt;(?!&gt;&gt;))")
 _NUMBERED = re.compile(r"\s{0,8}(\d{1,6})(?:[:.|)]|\t|\s{1,4}[|│])[ \t]?")
 
 

@@ -16,7 +16,7 @@ from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, OptStr
 from cudadoctor.model.variables import allowed
 from cudadoctor.reports import values
-from cudadoctor.reports.document import Document
+from cudadoctor.reports.document import Document, Line
 from cudadoctor.reports.mentions import affirmed
 from cudadoctor.reports.packages import KNOWN, distribution
 from cudadoctor.reports.phrases import AUTHOR, read_table
@@ -61,6 +61,37 @@ def may_complain(doc: Document) -> bool:
         or (_SENTENCE.search(_PRINTED.sub("", line.text)) and not _LABEL.match(line.text))
         for line in doc.lines
     )
+
+
+_PERSON = re.compile(
+    r"(?i)(?<![\w'/-])(?:i|my|mine|we|our|@[\w-]{1,40}|yo|mi|mis|tengo|eu|meu|minha|je|j'ai|mon|ma"
+    r"|same (?:here|for|with|issue|problem|error)|me too|ich|mein\w{0,2}|я|мой|моя|моей|у меня)"
+    r"(?![\w/-])|[我私]|저는|제 |내 "
+)
+"""What a person writes of herself or to somebody, and programs hardly ever do."""
+_SIGNATURE = 5
+"""Lines of the longest signature, with the dashes that begin it."""
+
+
+def authors_own(doc: Document) -> Document:
+    """The document without the words of others that it quotes, and without a signature.
+
+    What a program printed stays: terminals and mails put a `>` before that, too. Where most is
+    quoted, the report itself was.
+    """
+    written = [line for line in doc.lines if line.text.strip()]
+    whole = 2 * sum(line.number in doc.quoted for line in written) > len(written)
+    others, before, left, lines = False, "", 0, list[Line]()
+    for line in doc.lines:
+        text = line.text.strip()
+        goes_on = others and text and not _LABEL.match(text) and not before.endswith(":")
+        quoted = line.number in doc.quoted and not whole
+        others = quoted and bool(goes_on or _PERSON.search(text))
+        left = _SIGNATURE if text == "--" and not before else left - 1 if text else 0
+        hidden = (others or left > 0) and not _FAILURE.search(text)
+        lines.append(Line(line.number, "") if hidden else line)
+        before = text
+    return Document(tuple(lines), doc.day)
 
 
 # --- GPUs ----------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
     Raises NotTextError for what is no text. Never raises for any text.
     """
     whole = document(data)
-    doc = doctor.without_own_words(whole)
+    doc = doctor.without_own_words(prose.authors_own(whole))
     statements: list[Statement] = []
     gaps: list[Gap] = []
 

@@ -71,7 +71,8 @@ def diagnose(
         if rule.cause in ignore or (rule.cause == "unknown" and ignored_found):
             ignored_found = ignored_found or answer is not None
         elif answer is None:
-            passed.append(rule.cause)
+            if not pasted or _needs_facts(rule, knowledge):
+                passed.append(rule.cause)
         else:
             found.append(_finding(rule, answer, machine))
     explained = _rooted(_explained(found))
@@ -91,6 +92,17 @@ def diagnose(
         knowledge=knowledge,
         ignore=ignore,
     )
+
+
+def _needs_facts(rule: Rule, kb: Knowledge) -> bool:
+    """Whether the rule leaves an empty report open: else its silence rules nothing out."""
+    try:
+        return rule.judge(_EMPTY, kb) is not None
+    except NotKnown:
+        return True
+
+
+_EMPTY = Machine(look="report")
 
 
 def _agreed(rule: Rule, builds: tuple[Machine, ...], machine: Machine, kb: Knowledge) -> Answer:
@@ -375,14 +387,20 @@ def _concluded(
         ]
         candidates = ranked(scores | {finding.cause: 0.5 for finding in hinted})
         asked = command_for(acting(machine), undecided)
+    left = {gap.cause for gap in undecided} | {candidate.cause for candidate in candidates}
     return Diagnosis(
         verdict=verdict,
         primary=primary,
         findings=findings,
-        passed=passed,
+        passed=tuple(cause for cause in passed if not (pasted and cause in left)),
         undecided=undecided,
         candidates=tuple(candidate for candidate in candidates if candidate.cause not in ignore),
         next_command=typed(*asked) if asked else None,
+        beside=tuple(
+            typed(*command.beside)
+            for command in _commands()
+            if asked and command.run == asked and _can_tell(command.beside, machine)
+        ),
     )
 
 
@@ -446,13 +464,15 @@ class DecidingCommand(Struct, frozen=True, forbid_unknown_fields=True):
     """A command whose output decides.
 
     causes: what it tells from its neighbours. facts: beginnings of the paths of facts that it
-    shows. origin: how the origins of facts name it, if not by its first word.
+    shows. origin: how the origins of facts name it, if not by its first word. beside: a command
+    without whose output its own tells little.
     """
 
     run: Strings
     causes: Strings = ()
     facts: Strings = ()
     origin: OptStr = None
+    beside: Strings = ()
 
 
 @cache
@@ -529,14 +549,17 @@ def _can_tell(run: Strings, machine: Machine) -> bool:
     programs = {source.partition(", line")[0] for source in machine.origins.values()}
     origins = {command.run: command.origin for command in _commands()}
     elsewhere = machine.platform.system not in (None, "Linux")
-    return not (
-        (run[0] == "nvidia-smi" and _smi_is_absent(machine))
-        or (elsewhere and run[0] in WORDS["linux-programs"])
-        # The kernel's log and the bus belong to the host.
-        or (run[0] in ("dmesg", "lspci") and (machine.container.kind or machine.platform.wsl))
-        or (run == _COLLECT and machine.torch.installed is False)
-        or (run[-2:] == ("pip", "list") and len(machine.packages or ()) > _A_LIST)
-        or (origins.get(run) or run[0]) in programs
+    return (
+        bool(run)
+        and not (
+            (run[0] == "nvidia-smi" and _smi_is_absent(machine))
+            or (elsewhere and run[0] in WORDS["linux-programs"])
+            # The kernel's log and the bus belong to the host.
+            or (run[0] in ("dmesg", "lspci") and (machine.container.kind or machine.platform.wsl))
+            or (run == _COLLECT and machine.torch.installed is False)
+            or (run[-2:] == ("pip", "list") and len(machine.packages or ()) > _A_LIST)
+            or (origins.get(run) or run[0]) in programs
+        )
     )
 
 

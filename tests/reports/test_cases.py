@@ -63,8 +63,13 @@ def test_what_is_no_fault_of_the_environment_raises_at_most_one_alarm() -> None:
 
 
 def test_a_report_with_a_complaint_is_not_called_healthy() -> None:
-    green = [case["id"] for case, said in cases() if said.verdict == "healthy"]
-    assert len(green) <= 1, green  # one is a bare dump, whose complaint was cut off
+    """Where the cause lies outside of the environment, healthy is the answer."""
+    green = [
+        case["id"]
+        for case, said in cases()
+        if said.verdict == "healthy" and HARMLESS.isdisjoint(case["causes"])
+    ]
+    assert green == []
 
 
 def test_a_text_alone_is_never_certain() -> None:

@@ -115,3 +115,42 @@ def test_the_sentence_after_a_setting_is_no_part_of_it() -> None:
 def test_lines_keep_their_numbers() -> None:
     doc = document("first\n\nI don't have an RTX 3090.\nmy torch 2.1")
     assert [line.number for line in affirmed(doc).lines] == [line.number for line in doc.lines]
+
+
+REPORT = "torch 2.1.0+cu121 fails on my RTX 3090.\nWhat can I do?\nI use Ubuntu 22.04.\n\n"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        "> I have the same on an RTX 5090 with torch 2.4",
+        "> Same here,\n> RTX 5090 and torch 2.4",
+        "> mein Rechner hat eine RTX 5090",
+        "&gt; @someone on my RTX 5090 it works",
+        "--\nRyzen 9, RTX 5090, 64 GB",
+    ],
+)
+def test_what_others_say_in_quotes_and_a_signature_are_not_the_reporters(others: str) -> None:
+    for text in (f"{REPORT}{others}\n", f"{others}\n\n{REPORT}"):
+        machine = read_report(text, KB)
+        assert [gpu.name for gpu in machine.gpus or ()] == ["GeForce RTX 3090"]
+        assert str(machine.torch.version) == "2.1.0+cu121"
+
+
+@pytest.mark.parametrize(
+    ("text", "torch"),
+    [
+        (f"{REPORT[5:]}> PyTorch version: 2.4.0+cu121\n> Is debug build: False\n", "2.4.0+cu121"),
+        ("> I have torch 2.4.0+cu121\n> on an RTX 5090\n\nAny idea?\n", "2.4.0+cu121"),
+        ("$ grep -A1 torch list\nnumpy\n--\ntorch 2.4.0+cu121\n", "2.4.0+cu121"),
+    ],
+)
+def test_a_quoted_dump_a_quoted_report_and_dashes_of_grep_are_evidence(
+    text: str, torch: str
+) -> None:
+    assert str(read_report(text, KB).torch.version) == torch
+
+
+def test_an_error_in_quotes_is_evidence() -> None:
+    error = "> I see RuntimeError: no kernel image is available for execution on the device"
+    assert read_report(f"{REPORT}{error}\n", KB).symptoms

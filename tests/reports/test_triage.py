@@ -9,11 +9,12 @@ import pytest
 from told_fixtures import HARMLESS, HEALTHY
 
 from cudadoctor import knowledge, pipeline
-from cudadoctor.locale.language import language
+from cudadoctor.locale.language import Language, language
 from cudadoctor.model import factfile
 from cudadoctor.model.findings import Candidate
 from cudadoctor.model.machine import Machine
-from cudadoctor.render import Report, json_v1, markdown, shells, terminal
+from cudadoctor.render import Report, json_v1, markdown, shells, summary, terminal
+from cudadoctor.render.pages import title_of
 from cudadoctor.render.script import script
 from cudadoctor.reports.reading import read_report
 from cudadoctor.rules.diagnose import command_after
@@ -70,7 +71,7 @@ def test_a_comment_about_the_programs_own_error_asks_for_nothing() -> None:
 
 def test_a_comment_that_is_undecided_asks_for_one_output() -> None:
     lines = comment_on("CUDA not available, why?")
-    assert lines[0].startswith("**Not enough information for a diagnosis.** Also possible: ")
+    assert lines[0].startswith("**Not enough information for a diagnosis.** Possible causes: ")
     assert lines.count("```sh") == 1
     assert lines[lines.index("```sh") + 1] == "python -m torch.utils.collect_env"
 
@@ -228,6 +229,51 @@ def test_what_the_known_system_rules_out_is_no_candidate() -> None:
     windows = report_of(f"Windows 11, RTX 3060\n{complaint}").diagnosis
     assert "jetson-build" not in {candidate.cause for candidate in windows.candidates}
     assert "platform-unsupported" not in {candidate.cause for candidate in windows.candidates}
+
+
+@pytest.mark.parametrize("name", ["en", "es"])
+def test_three_candidates_are_named_in_words_on_both_pages(name: str) -> None:
+    shown, say = report_of("CUDA not available, why?"), language(name)
+    page = "\n".join(line.text for line in terminal.report(shown, terminal.Layout(say=say)))
+    assert max(map(len, page.split("\n"))) <= 80
+    comment = markdown.report(shown, say)
+    for candidate in shown.diagnosis.candidates[:3]:
+        title = summary.inside(title_of(candidate.cause, say))
+        assert title in " ".join(page.split())
+        assert f"(`{candidate.cause}`)" in comment
+
+
+def test_the_words_alone_name_the_likeliest_cause() -> None:
+    shown = report_of("CUDA version mismatch. my extension does not build with nvcc")
+    assert shown.diagnosis.primary == "driver-library-mismatch"
+    assert not shown.diagnosis.findings
+    answer = summary.headline(shown, Language({})).text
+    assert answer.endswith("Most likely: the driver library and kernel module do not match.")
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
+def test_made_up_weights_of_words_speak_for_nothing(weight: float) -> None:
+    machine = machine_of("it does not work, why?")
+    forged = msgspec.structs.replace(machine, likeness={"torch-missing": weight})
+    assert pipeline.judge(forged).diagnosis.primary is None
+
+
+def test_commands_that_belong_together_are_shown_together() -> None:
+    text = "The second run never starts after a driver update"
+    shown = report_of(text)
+    assert asked(text) == ("dkms", "status")
+    assert shown.diagnosis.beside == (("uname", "-r"),)
+    fenced = markdown.report(shown).split("```sh\n")[1].split("```")[0]
+    assert fenced == "dkms status\nuname -r\n"
+    assert report_of(f"{text}\nWindows 11").diagnosis.beside == ()
+
+
+def test_only_facts_rule_a_cause_out() -> None:
+    assert report_of("it does not work, why?").diagnosis.passed == ()
+    diagnosis = report_of("it does not work, why?\nPyTorch version: 2.5.0+cu121\n").diagnosis
+    assert {"torch-missing", "torch-cpu-build"} <= set(diagnosis.passed)
+    left = {gap.cause for gap in (*diagnosis.undecided, *diagnosis.candidates)}
+    assert left.isdisjoint(diagnosis.passed)
 
 
 # --- the document -----------------------------------------------------------------------------------

@@ -250,6 +250,8 @@ _READS_ALIKE = 0.25
 """The score of the candidate that a report's words speak for most."""
 _OF_EQUALS = 0.1
 """What those words add to a candidate that an error text names."""
+_HEAVIEST = 1e3
+"""No words weigh more, in nats: what a document claims beyond that, or below 0, is made up."""
 _MARGIN = 0.7
 """So much more, in nats, the words have to speak for one cause than for the next."""
 
@@ -257,7 +259,11 @@ _MARGIN = 0.7
 def _spoken_for(m: Machine, kb: Knowledge) -> dict[str, float]:
     """Causes that the words of the report speak for, the first with 1, if no fact is against it."""
     weights = m.likeness or {}
-    left = {cause: weights[cause] for cause in weights if not _contradicted(cause, m, kb)}
+    left = {
+        cause: weight
+        for cause, weight in weights.items()
+        if 0 < weight < _HEAVIEST and not _contradicted(cause, m, kb)
+    }
     most = max(left.values(), default=1)
     return {cause: weight / most for cause, weight in left.items()}
 
