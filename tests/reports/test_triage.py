@@ -272,7 +272,9 @@ def test_only_facts_rule_a_cause_out() -> None:
     assert report_of("it does not work, why?").diagnosis.passed == ()
     diagnosis = report_of("it does not work, why?\nPyTorch version: 2.5.0+cu121\n").diagnosis
     assert {"torch-missing", "torch-cpu-build"} <= set(diagnosis.passed)
-    left = {gap.cause for gap in (*diagnosis.undecided, *diagnosis.candidates)}
+    left = {gap.cause for gap in diagnosis.undecided} | {
+        candidate.cause for candidate in diagnosis.candidates
+    }
     assert left.isdisjoint(diagnosis.passed)
 
 

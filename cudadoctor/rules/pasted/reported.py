@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
-from cudadoctor.model.catalogue import CATCH_ALLS, HARMLESS
+from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS, HARMLESS
 from cudadoctor.model.findings import (
     INFO,
     POSSIBLE,
@@ -234,8 +234,10 @@ def candidates_in(
         for number, cause in enumerate(causes, 1):
             score = min(most, 0.15) if cause in CATCH_ALLS else most
             scores[cause] = max(scores.get(cause, 0), round(score / number, 2))
-    for cause, share in _spoken_for(m, kb).items():
+    spoken_for = _spoken_for(m, kb)
+    for cause, weight in spoken_for.items():
         adds = _OF_EQUALS if cause in scores else _READS_ALIKE
+        share = weight / max(spoken_for.values())
         scores[cause] = round(scores.get(cause, 0) + adds * share, 2)
     if primary is not None:
         scores = {primary: max(scores.values(), default=_POSSIBLE)} | {
@@ -257,15 +259,12 @@ _MARGIN = 0.7
 
 
 def _spoken_for(m: Machine, kb: Knowledge) -> dict[str, float]:
-    """Causes that the words of the report speak for, the first with 1, if no fact is against it."""
-    weights = m.likeness or {}
-    left = {
+    """Causes that the words of the report speak for, in nats, if no fact is against them."""
+    return {
         cause: weight
-        for cause, weight in weights.items()
-        if 0 < weight < _HEAVIEST and not _contradicted(cause, m, kb)
+        for cause, weight in (m.likeness or {}).items()
+        if cause in CATALOGUE and 0 < weight < _HEAVIEST and not _contradicted(cause, m, kb)
     }
-    most = max(left.values(), default=1)
-    return {cause: weight / most for cause, weight in left.items()}
 
 
 def named_by_words(m: Machine, kb: Knowledge, findings: tuple[Finding, ...]) -> OptStr:
@@ -276,11 +275,9 @@ def named_by_words(m: Machine, kb: Knowledge, findings: tuple[Finding, ...]) -> 
     found = [finding for finding in findings if _is_candidate(finding)]
     if any(finding.confidence is not POSSIBLE for finding in found):
         return None
-    most = max((m.likeness or {}).values(), default=0)
-    (first, cause), (second, _) = sorted(
-        [(0.0, ""), (0.0, ""), *((share, cause) for cause, share in _spoken_for(m, kb).items())]
-    )[:-3:-1]
-    clear = (first - second) * most >= _MARGIN
+    weights = [(weight, cause) for cause, weight in _spoken_for(m, kb).items()]
+    (first, cause), (second, _) = sorted([(0.0, ""), (0.0, ""), *weights], reverse=True)[:2]
+    clear = first - second >= _MARGIN
     return cause if clear and cause in ({finding.cause for finding in found} or {cause}) else None
 
 
