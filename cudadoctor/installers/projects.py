@@ -38,11 +38,14 @@ _TOOLS = tuple(_FOLDER)
 
 
 def owner_of(m: Machine) -> OptStr:
-    """The tool that owns the examined environment: uv, pdm or poetry; None if none does."""
+    """The tool that owns the examined environment: uv, pdm or poetry; None if none does.
+
+    A report names the tool and hardly ever the project's folder.
+    """
     if m.python.kind == "poetry":
         return "poetry"
     project, tool = m.python.project, m.python.project_tool
-    owned = bool(project) and (m.python.prefix or "").startswith(project or "")
+    owned = m.look == "report" or (project and (m.python.prefix or "").startswith(project))
     return tool if owned and tool in _TOOLS else None
 
 

@@ -82,8 +82,10 @@ class _Lines:
         self.lines: list[Line] = []
 
     def line(self, *spans: tuple[str, str]) -> None:
+        """One line; without spans a blank one, of which two never stand together."""
         shown = ((self.plain(text.replace(NBSP, " ")), style) for text, style in spans if text)
-        self.lines.append(Line(tuple(shown)))
+        if spans or (self.lines and self.lines[-1].spans):
+            self.lines.append(Line(tuple(shown)))
 
     def plain(self, text: str) -> str:
         """The text without the marks that a plain terminal may not have."""

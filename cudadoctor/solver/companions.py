@@ -652,7 +652,7 @@ def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[s
     """Lines of the project's files that ask for another release; its own tool rewrites them."""
     releases: dict[str, OptStr] = {package.name: package.version for package in _each_once(m)}
     releases |= {"torch": _installed_as(build), **companions_for(build, m, kb)}
-    for file, asked in () if m.python.project_tool else unmet(m, releases):
+    for file, asked in () if m.python.project else unmet(m, releases):
         wanted = f"{asked.name}{asked.specifier}"
         if file.name == AUTHOR:
             yield f"You asked for {wanted}; with torch {build.torch}, that is not possible."

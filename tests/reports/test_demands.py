@@ -325,3 +325,22 @@ def test_what_refuses_the_torch_that_stays_goes_with_it() -> None:
     newer = volta.replace("cu128", "cu130").replace("12.8\n", "13.0\n").replace("575.57", "580.95")
     pins = installed(first_of(f"{newer}{listed.format('4.0.3')}{no_kernel}\n"))
     assert pins == ("torch==2.8.0", "torchaudio==2.8.0", "torchcodec==0.7.0")
+
+
+@pytest.mark.parametrize(
+    ("line", "tool", "command"),
+    [
+        ("$ uv sync", "uv", "uv sync"),
+        ("[tool.poetry.dependencies]", "poetry", "poetry update torch"),
+        ("$ pdm install", "pdm", "pdm update torch"),
+        ("$ uv pip install torch", None, "install torch==2.6.0"),
+    ],
+)
+def test_a_project_is_changed_by_its_own_tool(line: str, tool: str | None, command: str) -> None:
+    text = f"{line}\nPython 3.12, Linux x86_64, Tesla T4, driver 550.54\n"
+    text += "torch 2.6.0+cpu: Torch not compiled with CUDA enabled"
+    found = judge(foreign(read_report(text, KB)))
+    assert found.machine.python.project_tool == tool
+    step = found.plan.steps[0]
+    assert any(command in " ".join(line) for line in step.commands)
+    assert bool(step.edits) is (tool is not None)
