@@ -58,9 +58,15 @@ class Foreign(Machine, frozen=True, kw_only=True):
 
 
 def foreign(machine: Machine) -> Foreign:
-    """The machine as one that was read."""
+    """The machine as one that was read.
+
+    Titles show torch's version as it was written: here only what is that version.
+    """
     if isinstance(machine, Foreign):
         return machine
+    torch = machine.torch
+    if torch.text and (torch.version is None or version_of(torch.text) != torch.version):
+        machine = replace(machine, torch=replace(torch, text=None))
     return Foreign(**asdict(machine))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.reports.document import Document, Line
@@ -21,6 +22,8 @@ _WITHOUT_SPACES = "\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _SCRIPTS = re.compile(f"[{_WITHOUT_SPACES}]")
 _LONGEST = 1000
 """Longer lines are no sentences of a person."""
+_CUES = 30
+"""Nobody denies more than this in one sentence."""
 _WRAPPED = 60
 """A line that is shorter than this ends with a sentence or a heading."""
 _HIDDEN = "¦"
@@ -75,7 +78,7 @@ def _words_before(text: str, stop: int) -> int:
 def _denied(sentence: str) -> Iterator[tuple[int, int]]:
     """Where a sentence in lower case speaks of what is not so, not here or not now."""
     for reach, cues in _cues().items():
-        for cue in cues.finditer(sentence):
+        for cue in islice(cues.finditer(sentence), _CUES):
             yield _REACH[reach](sentence, cue)
 
 

@@ -375,6 +375,7 @@ def _concluded(
         from cudadoctor.rules.pasted.reported import candidates_in, commands_in, named_by_words
 
         primary = primary or named_by_words(machine, knowledge, findings)
+        primary = None if primary in ignore else primary
         candidates = candidates_in(machine, knowledge, findings, primary)
         asked = command_after(machine, candidates, commands_in(machine, knowledge))
     elif verdict == "undecided":

@@ -244,7 +244,7 @@ def test_three_candidates_are_named_in_words_on_both_pages(name: str) -> None:
 
 
 def test_the_words_alone_name_the_likeliest_cause() -> None:
-    shown = report_of("CUDA version mismatch. my extension does not build with nvcc")
+    shown = report_of("nvidia-smi fails after the update, NVML says driver library mismatch")
     assert shown.diagnosis.primary == "driver-library-mismatch"
     assert not shown.diagnosis.findings
     answer = summary.headline(shown, Language({})).text

@@ -252,9 +252,9 @@ _READS_ALIKE = 0.25
 """The score of the candidate that a report's words speak for most."""
 _OF_EQUALS = 0.1
 """What those words add to a candidate that an error text names."""
-_HEAVIEST = 1e3
+_HEAVIEST = 20
 """No words weigh more, in nats: what a document claims beyond that, or below 0, is made up."""
-_MARGIN = 0.7
+_MARGIN = 0.9
 """So much more, in nats, the words have to speak for one cause than for the next."""
 
 
@@ -263,7 +263,10 @@ def _spoken_for(m: Machine, kb: Knowledge) -> dict[str, float]:
     return {
         cause: weight
         for cause, weight in (m.likeness or {}).items()
-        if cause in CATALOGUE and 0 < weight < _HEAVIEST and not _contradicted(cause, m, kb)
+        if cause in CATALOGUE
+        and cause != "unknown"
+        and 0 < weight < _HEAVIEST
+        and not _contradicted(cause, m, kb)
     }
 
 
