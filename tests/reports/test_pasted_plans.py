@@ -531,7 +531,7 @@ def test_a_cuda_build_is_only_for_who_has_an_nvidia_gpu() -> None:
     asked = judged(said).plan
     assert asked.steps[0].id == "cure-torch-cpu-build"
     assert asked.no_build is not None
-    assert asked.no_build.next_command[0] == "nvidia-smi"
+    assert "nvidia-smi" in (asked.no_build.next_command or ())
     for card in ("My card is an AMD Radeon RX 6800.", "I have no NVIDIA GPU."):
         plan = judged(f"{said}{card}").plan
         assert not any("whl/cu" in line for line in lines(plan)), card
