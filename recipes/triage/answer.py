@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CUDADOCTOR = [sys.executable, "-m", "cudadoctor"]
+WORDS_ALONE = 0.25
 LIMIT_S = 120
 
 
@@ -48,12 +49,16 @@ def checked(asked: list[str]) -> str | None:
 
 
 def worth_saying(document: dict[str, Any]) -> bool:
-    """Whether a cause was found, or there is a command whose output would settle the question."""
-    open_causes = {candidate["cause"] for candidate in document["candidates"]} - {
-        "not-environment",
-        "torch-bug",
-    }
-    return document["verdict"] in ("broken", "warnings") or bool(open_causes)
+    """Whether a cause was found, or an error text leaves some open that a command would settle.
+
+    Every text has candidates by its words alone, which score at most WORDS_ALONE.
+    """
+    left_open = {
+        candidate["cause"]
+        for candidate in document["candidates"]
+        if candidate["score"] > WORDS_ALONE
+    } - {"not-environment", "torch-bug"}
+    return document["verdict"] in ("broken", "warnings") or bool(left_open)
 
 
 def posted(number: int, comment: Path) -> int:
