@@ -1,4 +1,4 @@
-"""How many reports from real threads are told rightly: benchmarks/cases.py FOLDER [options].
+"""How many reports from real threads are diagnosed correctly: benchmarks/cases.py FOLDER [options].
 
 Each folder below FOLDER holds report.txt and case.json with the established causes; index.csv
 beside them tells which came later. A third of those is kept aside: the rules are made without it,
@@ -144,7 +144,7 @@ def main() -> int:
     part.add_argument("--tune", action="store_true", help="only cases that are not kept aside")
     part.add_argument("--aside", action="store_true", help="only totals of those kept aside")
     parser.add_argument(
-        "--wrong", action="store_true", help="name those told wrongly, of the others"
+        "--wrong", action="store_true", help="name those diagnosed wrongly, of the others"
     )
     asked = parser.parse_args()
     cases = list(cases_in(asked.folder))

@@ -1,4 +1,4 @@
-"""Made-up reports with one planted fault or none: how many are told rightly, and how fast.
+"""Made-up reports with one planted fault or none: how many are diagnosed correctly, and how fast.
 
     python benchmarks/made_reports.py [REPORTS] [--wrong]
 
@@ -347,7 +347,7 @@ def primary_of(diagnosis: Diagnosis) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("reports", type=int, nargs="?", default=1000)
-    parser.add_argument("--wrong", action="store_true", help="show those that are told wrongly")
+    parser.add_argument("--wrong", action="store_true", help="show those diagnosed wrongly")
     asked = parser.parse_args()
     dice = random.Random(20261121)
     made = [PLANTS[n % len(PLANTS)](dice) for n in range(asked.reports)]

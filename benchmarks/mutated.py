@@ -1,10 +1,10 @@
-"""Harmless lines in reports that are told rightly: does the answer stay?
+"""Harmless lines put into reports that are diagnosed correctly: does the answer stay?
 
     python benchmarks/mutated.py [FOLDER] [--seed 13] [--wrong]
 
-Each line of LINES is put into each report on its own, at the begin, at the end and at a drawn place
-between two paragraphs; a report that is told wrongly without it is left out. FOLDER holds cases as
-benchmarks/cases.py reads them; without it the made reports of the tests are taken.
+Each line of LINES is put into each report on its own, at the beginning, at the end and at a drawn
+place between two paragraphs; a report that is diagnosed wrongly without it is left out. FOLDER holds
+cases as benchmarks/cases.py reads them; without it the made reports of the tests are taken.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "machine that works": (
         "On my MacBook it works.",
         "The same script runs fine on a friend's Windows laptop with a GTX 1650.",
-        "On Colab there is no problem.",
+        "It works fine on Colab.",
         "It used to work on my old GTX 970 box years ago.",
     ),
     "variable at the end": (
@@ -133,7 +133,7 @@ LINES: dict[str, tuple[str, ...]] = {
 
 
 class Report(NamedTuple):
-    """A report that is told rightly. said: its root cause, None for none."""
+    """A report that is diagnosed correctly. said: its root cause, None for none."""
 
     name: str
     text: str
@@ -145,7 +145,7 @@ def told(text: str) -> str | None:
 
 
 def made() -> Iterator[Report]:
-    """The made reports of the tests that are told rightly."""
+    """The made reports of the tests that are diagnosed correctly."""
     for name in TOLD:
         kinds = tomllib.loads((REPORTS / name).read_text("utf-8"))
         rows = [row for rows in kinds.values() for row in rows if row.get("cause")]
@@ -157,7 +157,7 @@ def made() -> Iterator[Report]:
 
 
 def of_cases(folder: Path) -> Iterator[Report]:
-    """The cases of a folder that are told rightly."""
+    """The cases of a folder that are diagnosed correctly."""
     for path in sorted(folder.glob("*/case.json")):
         case = json.loads(path.read_text("utf-8"))
         text = (path.parent / "report.txt").read_text("utf-8", errors="replace")

@@ -597,6 +597,11 @@ class Torch(Section, frozen=True, kw_only=True):
     leftovers: OptStrings = None
     imported: Imported | None = None
 
+    @property
+    def named(self) -> str:
+        """The version as torch prints it, or as far as it is known; empty where it is not."""
+        return self.text or str(self.version or "")
+
 
 class Manager(Section, frozen=True, kw_only=True):
     """A program that can install packages into the examined environment."""

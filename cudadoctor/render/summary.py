@@ -533,7 +533,7 @@ def _torch_mark(machine: Machine, say: Language) -> tuple[bool, str]:
         return False, say("torch not installed")
     if torch.version is None:
         return False, say("torch unknown")
-    text = torch.text or str(torch.version)
+    text = torch.named
     if torch.build == "cuda" and "+" not in text and torch.cuda:
         text += f" (CUDA {torch.cuda})"
     elif torch.build == "cpu" and "cpu" not in text:
@@ -646,7 +646,7 @@ def _torch(machine: Machine, say: Language) -> str:
         return say("not installed")
     if torch.version is None:
         return say("not known")
-    text = torch.text or str(torch.version)
+    text = torch.named
     if torch.build == "cuda":
         text += say(", built with CUDA {cuda}", cuda=torch.cuda or "?")
     elif torch.build:

@@ -357,8 +357,7 @@ def _span(archs: Strings, capability: Version) -> str:
 
 def _this_torch(m: Machine) -> str:
     """The installed torch at the beginning of a sentence."""
-    release = m.torch.text or m.torch.version
-    return f"torch {release}" if release else "This torch"
+    return f"torch {m.torch.named}" if m.torch.named else "This torch"
 
 
 def _served_otherwise(m: Machine, kb: Knowledge, left: list[Device]) -> Remedies:

@@ -91,7 +91,7 @@ def torch_companion_mismatch(m: Machine, kb: Knowledge) -> Answer:
         values={
             "package": first.name,
             "version": first.version,
-            "torch": m.torch.text or torch,
+            "torch": m.torch.named,
             "why": first.why,
         },
         sure=first.sure,
@@ -216,7 +216,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         values={
             "package": package.name,
             "version": package.version,
-            "torch": m.torch.text or torch,
+            "torch": m.torch.named,
             "why": why,
         },
         sure=proof,
@@ -403,7 +403,7 @@ def numpy_abi(m: Machine, kb: Knowledge) -> Answer:
         return None
     return Found(
         evidence=("packages", "torch.imported.numpy_error" if proof else "torch.version"),
-        values={"torch": m.torch.text or torch, "numpy": numpy},
+        values={"torch": m.torch.named, "numpy": numpy},
         remedies=_numpy_1(m, kb, numpy) + install_torch(m, kb),
     )
 

@@ -122,7 +122,7 @@ def _agreed(rule: Rule, builds: tuple[Machine, ...], machine: Machine, kb: Knowl
     first, (title, why) = found[0], words
     unsure = all(answer.confidence is POSSIBLE for answer in found)
     torch = machine.torch
-    said = torch.text or torch.version or f"for CUDA {torch.cuda}"
+    said = torch.named or f"for CUDA {torch.cuda}"
     told = (*first.evidence, "torch.version", "torch.cuda")
     known = (path for path in told if path and lookup(machine, path) is not None)
     return replace(

@@ -247,7 +247,7 @@ def _beside_another(
     )
     missed = {model.capability for device in silent for model in kb.gpus_by_pci(device.device_id)}
     if archs and missed and not serves_all(archs, missed, m.torch.version, m.torch.cuda, kb):
-        said += f" torch {m.torch.text or m.torch.version} was not built for the other GPU. To "
+        said += f" torch {m.torch.named} was not built for the other GPU. To "
         said += "use both GPUs, you also need a build that supports them."
     cuda = m.torch.cuda
     floor = kb.oldest_driver(cuda, "Linux") if cuda else None

@@ -112,7 +112,7 @@ def jetson_build(m: Machine, kb: Knowledge) -> Answer:
             return None
     return Found(
         evidence=("platform.jetson", "platform.l4t", "torch.build", "torch.archs"),
-        values={"torch": torch.text or torch.version or "(version unknown)"},
+        values={"torch": torch.named or "(version unknown)"},
         remedies=jetson_torch(m, kb),
     )
 

@@ -630,7 +630,7 @@ def _conflicts(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Installed programs that refuse what will be there, and did not refuse what is there now."""
     releases: dict[str, OptStr] = {"torch": _installed_as(build), **companions_for(build, m, kb)}
     here = {name: package.version for name in releases if (package := m.package(name))}
-    here["torch"] = m.torch.text or str(m.torch.version or "")
+    here["torch"] = m.torch.named
     for package in m.packages or ():
         if package.name in TORCH_FAMILY or package.name in JUDGED:
             continue

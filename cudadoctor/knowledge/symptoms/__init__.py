@@ -25,7 +25,7 @@ class Meaning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a symptom means where all conditions of `when` hold.
 
     confidence: a text alone is never certain; "certain" needs a comparison of facts in `when`.
-    "open" is no finding: such a cause is only asked about where nothing else is known.
+    "open" makes no finding: the cause is only asked about where nothing else is known.
     shows: fact paths that are shown as evidence beside the text.
     title, why, cure: in place of those of the cause.
     """

@@ -139,7 +139,7 @@ def _about_package(cause: str, m: Machine) -> dict[str, str] | None:
     if len(named) != 1:
         return None
     listed = m.package(named[0])
-    known = {"package": named[0], "torch": m.torch.text or str(m.torch.version)}
+    known = {"package": named[0], "torch": m.torch.named}
     return known | ({"version": listed.version} if listed else {})
 
 

@@ -69,10 +69,9 @@ def release_without_python(m: Machine, kb: Knowledge) -> Answer:
     if not rows or release.is_prerelease or any(python in offer.pythons for offer in rows):
         return None
     listed = sorted(pythons, key=Version)
-    said = m.torch.text or str(release)
     return Found(
         evidence=("torch.version", "python.version"),
-        values={"release": said, "python": python, "pythons": listed},
+        values={"release": m.torch.named, "python": python, "pythons": listed},
         sure=False,
         remedies=with_other_python(m, kb, ", ".join(listed), release.public),
     )
@@ -109,7 +108,7 @@ def release_without_glibc(m: Machine, kb: Knowledge) -> Answer:
     return Found(
         evidence=("torch.version", *(("platform.glibc",) if here.glibc else shown)),
         values={
-            "release": m.torch.text or release,
+            "release": m.torch.named,
             "floor": min(floors),
             "glibc": glibc,
         },
