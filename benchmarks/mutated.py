@@ -3,8 +3,8 @@
     python benchmarks/mutated.py [FOLDER] [--seed 13] [--wrong]
 
 Each line of LINES is put into each report on its own, at the beginning, at the end and at a drawn
-place between two paragraphs; a report that is diagnosed wrongly without it is left out. FOLDER holds
-cases as benchmarks/cases.py reads them; without it the made reports of the tests are taken.
+place between two paragraphs; reports that are diagnosed wrongly without it are left out. FOLDER
+holds cases as benchmarks/cases.py reads them; without it the made reports of the tests are taken.
 """
 
 from __future__ import annotations
