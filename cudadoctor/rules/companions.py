@@ -146,6 +146,8 @@ def _by_tables(package: Distribution, torch: Version, kb: Knowledge) -> OptStr:
         return None
     if known := kb.companion_torch(name, public):
         return None if admits(known, torch) else f"it was built for torch{known}"
+    if name == "torchtext" and known is not None and kb.has_wheel(name, public, "any", None):
+        return None  # before 0.7 it has no compiled code
     fitting = kb.companion(name, Version(torch.public))
     if not fitting or release.release[:2] in {Version(found).release[:2] for found in fitting}:
         return None

@@ -75,6 +75,8 @@ def diagnose(
                 passed.append(rule.cause)
         else:
             found.append(_finding(rule, answer, machine))
+    if pasted:
+        found = _beside_the_complaint(found, machine, knowledge)
     explained = _rooted(_explained(found))
     # What is explained is not unknown any more.
     needless = [
@@ -346,7 +348,7 @@ def _concluded(
 ) -> Diagnosis:
     pasted = machine.look == "report"
     roots = [finding for finding in findings if not finding.because_of and finding.severity < INFO]
-    if roots and pasted and outweighed(roots, findings, machine):
+    if roots and pasted and outweighed(roots, findings, machine, knowledge):
         roots = []
     verdict = _clear_verdict(roots, machine)
     if verdict is None:
@@ -429,8 +431,42 @@ def _clear_verdict(roots: list[Finding], machine: Machine) -> Verdict | None:
     return "warnings" if machine.look == "report" and likely[0] is roots[0] else None
 
 
-def outweighed(roots: list[Finding], findings: tuple[Finding, ...], machine: Machine) -> bool:
+def _beside_the_complaint(
+    found: list[Finding], machine: Machine, knowledge: Knowledge
+) -> list[Finding]:
+    """What only the facts of a dump show is no error where the report complains of something else.
+
+    Its author's program got as far as an error of its own, or asks for no cure.
+    """
+    from cudadoctor.rules.pasted.reported import complains_of_something_else
+
+    if not any(finding.severity is ERROR for finding in found) or not (
+        complains_of_something_else(machine, knowledge)
+    ):
+        return found
+    return [
+        replace(finding, severity=max(finding.severity, WARNING)) if _of_facts(finding) else finding
+        for finding in found
+    ]
+
+
+def _of_facts(finding: Finding) -> bool:
+    """Whether no text names it but lines of a dump."""
+    from cudadoctor.rules.pasted.reported import dumped
+
+    lines = [shown.value for shown in finding.evidence if shown.fact.startswith("symptoms.")]
+    return all(map(dumped, lines))
+
+
+def outweighed(
+    roots: list[Finding], findings: tuple[Finding, ...], machine: Machine, knowledge: Knowledge
+) -> bool:
     """Whether the complaint of a report is no matter of its environment, and its roots pass by."""
+    from cudadoctor.rules.pasted.reported import complains_of_something_else
+
+    aside = all(finding.severity is WARNING and _of_facts(finding) for finding in roots)
+    if aside and complains_of_something_else(machine, knowledge):
+        return True
     harmless = {
         finding.cause: finding.confidence for finding in findings if finding.cause in HARMLESS
     }

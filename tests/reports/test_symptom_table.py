@@ -127,3 +127,8 @@ def test_a_cure_with_a_shell_s_own_signs_stays_a_sentence() -> None:
     assert way.manual == "Run `lspci | grep -i nvidia`. Then go on."
     (way,) = cures("x", "Do it: `sudo a b`, then `sudo c`. Wait.", foreign(EMPTY), load())
     assert (way.commands, way.needs_root, way.note) == ((("a", "b"), ("c",)), True, "Wait.")
+
+
+def test_no_search_text_holds_a_mark_that_readers_replace() -> None:
+    texts = (text for row in TABLE.rows for text in (*row.words, *row.also))
+    assert [text for text in texts if "`" in text] == []

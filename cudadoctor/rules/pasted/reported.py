@@ -361,6 +361,43 @@ def complains_of_no_environment(m: Machine, kb: Knowledge) -> bool:
     return asks and named not in seen
 
 
+_DUMPED = re.compile(
+    r"(?:- )?'?(?:(?:PyTorch|DeepSpeed|Tensorflow|Nvidia driver|cuDNN|Python) version|OS: |GPU \d|"
+    r"CUDA used to build|ROCM used|Is CUDA available|CUDA runtime|GPU models|CUDA_MODULE_LOADING|"
+    r"Is XNNPACK|Python platform|Collecting environment|\[(?:pip|conda)\d?\])",
+    re.IGNORECASE,
+)
+"""Lines of collect_env and transformers-cli: facts, of which nobody complains."""
+
+
+def dumped(text: str) -> bool:
+    """Whether a line belongs to the dump of an environment, not to what the author tells."""
+    return _DUMPED.match(text) is not None
+
+
+def complains_of_something_else(m: Machine, kb: Knowledge) -> bool:
+    """Whether a program's own error or a question is the complaint, whatever the facts show.
+
+    What stands in a dump is none. A text that makes it no more than possible has to be the title or
+    the last error, and nothing else that the author says may point to the environment.
+    """
+    standing = _standing_of(m, kb)
+    told = [symptom for symptom in m.symptoms or () if not dumped(symptom.text)]
+    meant = [way for symptom in told if (way := meaning_of(symptom, m, kb))]
+    failed = any(install.failed for install in m.installs or ())
+    if failed or any(meaning.cause not in HARMLESS for meaning in meant):
+        return False
+    if any(meaning.confidence != "possible" for meaning in meant):
+        return True
+    complaint = {symptom.key for symptom in told if standing(symptom) is Standing.COMPLAINT}
+    rows = [symptoms().by_key[symptom.key] for symptom in told if symptom.key in symptoms().by_key]
+    open_ones = any(way.confidence == "open" for row in rows for way in row.means)
+    spoken = open_ones or not complaint.isdisjoint(WORDS["speaks-of-environment"])
+    keys = {symptom.key for symptom in told}
+    asks = not complaint.isdisjoint(WORDS["asks-for-no-cure"])
+    return not spoken and (asks or ("tracker-of-a-program" in keys and "traceback" not in keys))
+
+
 def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Strings], ...]:
     """Causes that the report's texts can mean, each with the command that would tell."""
     rows = [(symptom, symptoms().by_key.get(symptom.key)) for symptom in m.symptoms or ()]
