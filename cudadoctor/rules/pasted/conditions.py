@@ -486,7 +486,7 @@ def _is_known(condition: str, m: Machine) -> bool:
     return condition in _DENIABLE and lookup(m, str(FACTS[condition][0])) is not None
 
 
-_NAMED_WHERE_SO = ("no-builds-here", "bare-torch-of-windows", "macos")
-"""Circumstances that a report names where they hold."""
+_NAMED_WHERE_SO = ("no-builds-here", "bare-torch-of-windows", "macos", "gpus-differ")
+"""Circumstances that a report shows where they hold: they are as good as denied elsewhere."""
 _DENIABLE = ("windows", "macos", "aarch64", "torch-cpu", "torch-cuda", "torch-rocm")
 """Circumstances whose contrary is known wherever their fact is."""
