@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
@@ -546,9 +547,9 @@ def command_after(
         for run in (run for cause, run in tells if cause == candidate.cause):
             told.setdefault(run, set()).add(candidate.cause)
     scores = {candidate.cause: candidate.score for candidate in candidates}
-    own = {run for _, run in hints if len(told.get(run, ())) > 1}
-    # What is made for these words comes first; of equals the one that tells of the likeliest.
-    for run in sorted(told, key=lambda run: (run not in own, -sum(scores[c] for c in told[run]))):
+    made = Counter(run for cause, run in set(hints) if cause in scores)
+    # What is made for these words and tells causes apart comes first; of equals the likeliest's.
+    for run in sorted(told, key=lambda run: (made[run] < 2, -sum(scores[c] for c in told[run]))):
         if _can_tell(run, machine):
             return run
     imported = machine.torch.imported
