@@ -114,7 +114,9 @@ _PAGE = re.compile(
 _CONDITION = re.compile(
     r"\b((?:if|elif|and|or|not|assert) (?:torch\.)?cuda\.)"
     r"(is_available\(\)(?:, ?f?['\"][^'\"\n]{1,80}['\"])?)"
-    r"(?!:? ?(?:False|True|is|returns)\b)(?!.{0,400}AssertionError)"
+    r"(?!:? ?(?:False|True|is|was|(?:return|print|show|say|report)(?:s|ed|ing)?|gives|giving|gave"
+    r"|said|still|always|now|devuelve|retorna|renvoie|gibt|liefert|ist|возвращает|->|→|是|返回|为)"
+    r"(?![a-z]))(?!.{0,400}AssertionError)"
 )
 """What a program does where there is a GPU, which says nothing of this machine."""
 _FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
@@ -374,12 +375,21 @@ def _concluded(
     candidates: tuple[Candidate, ...] = ()
     asked: Strings | None = None
     if verdict == "undecided" and pasted:
-        from cudadoctor.rules.pasted.reported import candidates_in, commands_in, named_by_words
+        from cudadoctor.rules.pasted.reported import (
+            READS_ALIKE,
+            candidates_in,
+            commands_in,
+            named_by_words,
+        )
 
         primary = primary or named_by_words(machine, knowledge, findings)
         primary = None if primary in ignore else primary
         candidates = candidates_in(machine, knowledge, findings, primary)
-        asked = command_after(machine, candidates, commands_in(machine, knowledge))
+        # Without a primary, what hardly reads like one cause is not known well enough to ask about.
+        first, second = ([c.score for c in candidates] + [0.0, 0.0])[:2]
+        clear = primary or first > READS_ALIKE or first > _CLEARLY * second
+        known = candidates if clear else ()
+        asked = command_after(machine, known, commands_in(machine, knowledge))
     elif verdict == "undecided":
         # 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.
         scores = {gap.cause: 0.2 for gap in undecided if gap.matters}
@@ -556,7 +566,7 @@ _A_LIST = 15
 def command_after(
     machine: Machine, candidates: tuple[Candidate, ...], hints: tuple[tuple[str, Strings], ...] = ()
 ) -> Strings | None:
-    """The command whose output would decide a report: that of its likeliest candidate.
+    """The command whose output would decide a report: that tells most of its likeliest candidates.
 
     hints: causes with the command that tells of them in the words of this report.
     None where the report is likely to be no matter of the environment. What the report holds is not
@@ -568,7 +578,14 @@ def command_after(
     tells = [*hints, *((cause, command.run) for command in _commands() for cause in command.causes)]
     if _smi_is_absent(machine) and machine.platform.wsl:
         return ("ls", "-l", "/dev/dxg", "/usr/lib/wsl/lib")
-    for run in [run for cause in causes for named, run in tells if named == cause]:
+    told: dict[Strings, set[str]] = {}
+    for candidate in candidates[:_ASKED_ABOUT]:
+        for run in (run for cause, run in tells if cause == candidate.cause):
+            told.setdefault(run, set()).add(candidate.cause)
+    scores = {candidate.cause: candidate.score for candidate in candidates}
+    made = Counter(run for cause, run in set(hints) if cause in scores)
+    # What is made for these words and tells causes apart comes first; of equals the likeliest's.
+    for run in sorted(told, key=lambda run: (made[run] < 2, -sum(scores[c] for c in told[run]))):
         if _can_tell(run, machine):
             return run
     imported = machine.torch.imported
@@ -579,6 +596,10 @@ def command_after(
 
 
 _POSSIBLE = 0.5
+_CLEARLY = 1.4
+"""So many times the score of the next candidate is clearly more."""
+_ASKED_ABOUT = 3
+"""A report names so many candidates; the command has to tell them apart."""
 
 
 def _can_tell(run: Strings, machine: Machine) -> bool:

@@ -17,7 +17,7 @@ from cudadoctor.render import Report, json_v1, markdown, shells, summary, termin
 from cudadoctor.render.pages import title_of
 from cudadoctor.render.script import script
 from cudadoctor.reports.reading import read_report
-from cudadoctor.rules.diagnose import command_after
+from cudadoctor.rules.diagnose import command_after, diagnose
 
 OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040)."
 LIST = "Package     Version\n----------- -------\ntorch       2.1.0\ntorchvision 0.17.0\n"
@@ -192,6 +192,10 @@ def test_a_question_alone_is_harmless_where_it_names_no_environment(
         ("The second run never starts after a driver update", "driver-library-mismatch", "status"),
         ("Building my CUDA extension fails", "toolkit-missing", "--version"),
         ("The RTX 5090 does not work with it", "torch-arch-unsupported-new", "collect_env"),
+        ("My 3080 got slow and hot", "thermal-throttle", "PERFORMANCE,TEMPERATURE"),
+        ("torch.distributed: the second machine cannot reach it", "nccl-network-interface", "name"),
+        ("mmcv ops: build error", "torch-extension-abi", "nvcc"),
+        ("My torch does not detect the GPU on Windows 11", "torch-cpu-build", "collect_env"),
     ],
 )
 def test_a_vague_report_is_asked_for_what_decides(words: str, first: str, command: str) -> None:
@@ -200,6 +204,28 @@ def test_a_vague_report_is_asked_for_what_decides(words: str, first: str, comman
     assert diagnosis.candidates[0].cause == first
     assert diagnosis.primary in (None, first)
     assert command in " ".join(diagnosis.next_command or ())
+
+
+@pytest.mark.parametrize(("next_best", "command"), [(0.45, "collect_env"), (0.1, "dmesg")])
+def test_what_reads_like_two_causes_is_asked_for_everything(next_best: float, command: str) -> None:
+    """Words that speak for one cause and nearly as much for the next say nothing of either."""
+    weights = {"gpu-ecc": 0.5, "ulimit": next_best}
+    unclear = msgspec.structs.replace(machine_of("Nothing works here"), likeness=weights)
+    diagnosis = diagnose(unclear, knowledge.load())
+    assert (diagnosis.verdict, diagnosis.primary) == ("undecided", None)
+    assert command in " ".join(diagnosis.next_command or ())
+
+
+def test_the_command_tells_the_likeliest_causes_apart() -> None:
+    """The first of three is told by dmesg alone, the other two by nvidia-smi."""
+    rivals = (("driver-not-loaded", 0.3), ("driver-not-installed", 0.25), ("container-no-gpu", 0.2))
+    candidates = tuple(Candidate(cause=cause, score=score) for cause, score in rivals)
+    assert command_after(machine_of("x"), candidates) == ("nvidia-smi",)
+    assert command_after(machine_of("x"), candidates[:1]) == ("dmesg",)
+    # What was written for the words of the report goes first, where it tells two of them apart.
+    made = tuple((cause, ("lspci",)) for cause, _ in rivals[:2])
+    assert command_after(machine_of("x"), candidates, made) == ("lspci",)
+    assert command_after(machine_of("x"), candidates, made[:1]) == ("nvidia-smi",)
 
 
 def test_the_last_error_comes_before_one_that_only_says_that_a_child_failed() -> None:

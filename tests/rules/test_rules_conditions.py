@@ -132,6 +132,8 @@ GPUS: tuple[Row, ...] = (
     ("no-gpu", LINUX, {}, False),
     ("several-gpus", SERVER, {}, True),
     ("several-gpus", LINUX, {}, False),
+    ("gpus-differ", SERVER, {"gpus": {"1": {"name": "NVIDIA T4"}}}, True),
+    ("gpus-differ", SERVER, {}, False),
     ("data-center-gpu", SERVER, {}, True),
     ("data-center-gpu", LINUX, {}, False),
     ("data-center-gpu", LINUX, {"gpus": {"0": {"name": "Nobody's GPU"}}}, False),

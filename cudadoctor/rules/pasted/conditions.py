@@ -425,6 +425,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "gpu": gpu_present,
     "no-gpu": lambda m: gpu_present(m) is False,
     "several-gpus": lambda m: len(live_gpus(m)) > 1,
+    "gpus-differ": lambda m: len({gpu.name for gpu in live_gpus(m) if gpu.name}) > 1,
     "data-center-gpu": _data_center,
     "uvm-loaded": lambda m: "nvidia_uvm" in (m.driver.modules or ()),
     "no-fabric": lambda m, kb: has_fabric(m, kb) is False,
@@ -469,7 +470,7 @@ def refuted(conditions: Strings, m: Machine, kb: Knowledge) -> bool:
 
 def _is_known(condition: str, m: Machine) -> bool:
     """Whether the contrary of this can be known, and is where it does not hold."""
-    if condition.startswith("not ") or condition in ("no-builds-here", "bare-torch-of-windows"):
+    if condition.startswith("not ") or condition in _NAMED_WHERE_SO:
         return True  # what is denied holds; what is special is named where there is one
     if condition in ("amd-gpu", "seen:amd-card-named"):
         return gpu_present(m) is True
@@ -485,5 +486,7 @@ def _is_known(condition: str, m: Machine) -> bool:
     return condition in _DENIABLE and lookup(m, str(FACTS[condition][0])) is not None
 
 
+_NAMED_WHERE_SO = ("no-builds-here", "bare-torch-of-windows", "macos", "gpus-differ")
+"""Circumstances that a report shows where they hold: they are as good as denied elsewhere."""
 _DENIABLE = ("windows", "macos", "aarch64", "torch-cpu", "torch-cuda", "torch-rocm")
 """Circumstances whose contrary is known wherever their fact is."""

@@ -236,7 +236,7 @@ def candidates_in(
             scores[cause] = max(scores.get(cause, 0), round(score / number, 2))
     spoken_for = _spoken_for(m, kb)
     for cause, weight in spoken_for.items():
-        adds = _OF_EQUALS if cause in scores else _READS_ALIKE
+        adds = _OF_EQUALS if cause in scores else READS_ALIKE
         share = weight / max(spoken_for.values())
         scores[cause] = round(scores.get(cause, 0) + adds * share, 2)
     if primary is not None:
@@ -248,7 +248,7 @@ def candidates_in(
 
 _POSSIBLE = 0.5
 """The score of a candidate that was found to be possible."""
-_READS_ALIKE = 0.25
+READS_ALIKE = 0.25
 """The score of the candidate that a report's words speak for most."""
 _OF_EQUALS = 0.1
 """What those words add to a candidate that an error text names."""
