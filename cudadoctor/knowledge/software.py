@@ -137,6 +137,7 @@ class _Programs(Row, frozen=True):
     needs: tuple[_Need, ...]
     numpy_2: tuple[_Numpy2, ...]
     floors: tuple[_Floor, ...]
+    brings: dict[str, str]
 
 
 class _Practice(Row, frozen=True):
@@ -258,7 +259,9 @@ class Software:
         """The requirement on a program by its releases, newest first, and what those need of it."""
         found = [
             (
-                f"{package}=={row.last}" if row.last else f"{package}>={row.first}",
+                f"{package}=={row.last}"
+                if row.last
+                else f"{package}>={row.first},<{row.first.major + 1}",
                 line.removeprefix(wheel),
             )
             for row in self._programs.needs
@@ -266,6 +269,11 @@ class Software:
             if row.package == package and re.match(rf"{wheel}[=<>]", line)
         ]
         return tuple(reversed(found))
+
+    @property
+    def brings(self) -> dict[str, str]:
+        """Programs -> the one below them that loads CUDA's libraries; that one for itself."""
+        return self._programs.brings
 
     def numpy_2_since(self, package: str) -> OptStr:
         """The first release of a package that needs NumPy 2, None if none is known to."""

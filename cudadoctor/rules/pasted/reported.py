@@ -6,13 +6,14 @@ prove the same cause, the rule that judges hosts finds it too, and says it with 
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 from packaging.version import Version
 
+from cudadoctor.installers.requirement import name_of
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
 from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS, HARMLESS
@@ -30,7 +31,7 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
-from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS, admits
+from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.plan.remedies import (
@@ -64,7 +65,14 @@ from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupported_old
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
-from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, torch_beside
+from cudadoctor.rules.evidence.libraries import (
+    Need,
+    apart,
+    others_needing,
+    release_beside,
+    releases_beside,
+    torch_beside,
+)
 from cudadoctor.rules.evidence.signs import WORDS, driver_system, gpu_present, in_passing
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
@@ -512,14 +520,22 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
     pin = cudnn_pin(m, kb)
     if pin is None or (m.python.kind or "").startswith("conda") or m.platform.jetson:
         return ()
-    name, _, release = pin.partition("==")
-    others = [
-        need for need in needs_of_others(m, kb, name) if not admits(need.wanted, Version(release))
-    ]
-    if holds("cudnn-of-another-major", m, kb):
-        return _for_cudnn(kb, others, release)
-    again = install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
+    name, others = pin.partition("==")[0], others_needing(m, kb, pin)
+    if holds("cudnn-of-another-major", m, kb) or _as_pinned_for_others(m, kb):
+        return _for_cudnn(m, kb, others, pin)
+    if m.platform.system == "Windows":
+        return ()
+    moves = releases_beside(m, kb, others, pin)
+    again = install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, *moves, remove=(name,))
+    if moves:
+        return again
     return torch_beside(m, kb, others) + tuple(replace(way, note=apart(others)) for way in again)
+
+
+def _as_pinned_for_others(m: Machine, kb: Knowledge) -> bool:
+    """Whether torch's own cuDNN is there, and another program needs another one."""
+    as_pinned = not holds("cudnn-not-as-pinned", m, kb)
+    return as_pinned and holds("program-needs-another-cudnn", m, kb)
 
 
 def _as_on_hosts(rule: Rule, m: Machine, kb: Knowledge) -> Remedies:
@@ -544,22 +560,39 @@ def _missing_wheels(m: Machine, kb: Knowledge) -> Remedies:
     return libraries_again(m, kb, missing)
 
 
-def _for_cudnn(kb: Knowledge, others: Iterable[Need], release: str) -> Remedies:
-    """The releases of other programs that work with torch's cuDNN."""
-    major = release.partition(".")[0]
-    for need in others:
-        for requirement, wanted in kb.releases_needing(need.program.name, need.wheel):
-            if admits(wanted, Version(release)):
-                named = requirement.replace("==", " ").replace(">=", " ")
-                more = " or newer" if ">=" in requirement else ""
-                title = f"Install {named}{more}, which works with torch's cuDNN {major}"
-                return install_packages("program-for-cudnn", title, requirement)
+def _for_cudnn(m: Machine, kb: Knowledge, others: tuple[Need, ...], pin: str) -> Remedies:
+    """The release of another program that works with torch's cuDNN; else the torch for both."""
+    major = pin.partition("==")[2].partition(".")[0]
+    listed = {need.program.name for need in others}
+    for program in _loading_cudnn(m, kb, listed):
+        if requirement := release_beside(m, kb, program, pin):
+            named = re.sub("==|>=", " ", requirement).replace(",<", " to below ")
+            title = f"Install {named}, which works with torch's cuDNN {major}"
+            return install_packages("program-for-cudnn", title, requirement)
+    if beside := torch_beside(m, kb, others):
+        return beside
     title = f"Install a release of the program that works with torch's cuDNN {major}"
     text = (
         "Reinstalling torch or its cuDNN does not help: the program, not torch, asks for another "
         "cuDNN. If it has no such release, install it in a separate environment."
     )
     return by_hand("program-for-cudnn", title, text)
+
+
+def _loading_cudnn(m: Machine, kb: Knowledge, listed: Collection[str]) -> Iterator[str]:
+    """The programs that ask for another cuDNN: by their listed releases, else by their names.
+
+    What pins another one comes before it.
+    """
+    texts = "\n".join(symptom.text.lower().replace("_", "-") for symptom in m.symptoms or ())
+    asked = {name_of(line) for install in m.installs or () for line in install.requirements}
+    for name in dict.fromkeys([*kb.brings, *listed]):
+        if name in listed:
+            yield name
+            if name in kb.companion_names:  # it holds what it brings, too
+                return
+        elif name in asked or name in texts:
+            yield kb.brings[name]
 
 
 def _extension(m: Machine, kb: Knowledge) -> Remedies:
