@@ -47,7 +47,7 @@ class TegraRelease(Row, frozen=True):
 
     kernel: its first two numbers; ubuntu: its base; driver: the branch that nvidia-smi shows; cuda:
     that comes with it. gpus: that no other release supports. wheel: NVIDIA's own of torch, where no
-    index has one.
+    index has one. last_for: boards that no later release supports.
     """
 
     l4t: int
@@ -57,6 +57,7 @@ class TegraRelease(Row, frozen=True):
     cuda: Strings
     gpus: Strings
     wheel: OptStr
+    last_for: Strings = ()
 
 
 class Backend(Row, frozen=True):

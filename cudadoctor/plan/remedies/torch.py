@@ -463,6 +463,12 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
                 f"--no-cache-dir {row.wheel}`. NVIDIA has no such wheel for another Python. "
                 "Builds for other computers do not run on a Jetson."
             )
+            torch = re.sub(r".*/torch-(\d+\.\d+\.\d+).*", r"\1", row.wheel)
+            vision = next(iter(kb.companion("torchvision", Version(torch))), None)
+            if vision:
+                text += f" Build torchvision from its source of release v{vision}."
+            if row.last_for:
+                text += _LAST_JETPACK.format(boards=listed(row.last_for), python=python)
             return (step(title=title, manual=text),)
         known = (kb.jetson_build(row.l4t) for row in reversed(kb.tegra_releases))
         if release is None and (newest := next(filter(None, known), None)):
@@ -492,6 +498,13 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     made = environment.new_environment(m, python, replace(change, remove=()))
     title = f"{title} in a new environment with Python {python}"
     return (step(title=title, **_made(made, note)),)
+
+
+_LAST_JETPACK = (
+    " No newer JetPack supports {boards}: there a program that needs a newer Python than {python} "
+    "cannot use torch on the GPU. Export its model to ONNX and run it with TensorRT, or use a newer "
+    "board."
+)
 
 
 def _made(made: Written, note: OptStr = None) -> Json:

@@ -402,6 +402,8 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
         ways = _BY_SYMPTOMS[cause](m, kb, seen) if cause in _BY_SYMPTOMS else ()
     if ways:
         return ways
+    if cause == "torch-companion-mismatch" and m.platform.jetson:
+        return jetson_torch(m, kb)
     if cause == "torch-companion-mismatch" and _of_another_maker(m):
         text = "Use the package index or the container image that your torch came from."
         return by_hand(f"cure-{cause}", "Install torch and its companions together", text)
@@ -551,7 +553,8 @@ def _mixed(m: Machine, kb: Knowledge) -> Remedies:
     """cuDNN as torch pins it; where it is, the wheel whose files are gone, or another torch."""
     if holds("cudnn-not-as-pinned", m, kb) or holds("cudnn-of-another-major", m, kb):
         return _cudnn(m, kb)
-    return _missing_wheels(m, kb) or _cudnn(m, kb)[:-1]
+    others = holds("program-needs-another-cudnn", m, kb)
+    return _missing_wheels(m, kb) or (_cudnn(m, kb) if others else ())
 
 
 def _missing_wheels(m: Machine, kb: Knowledge) -> Remedies:
