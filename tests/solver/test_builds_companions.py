@@ -389,7 +389,7 @@ def test_a_nearer_release_gives_way_to_one_that_keeps_more() -> None:
     assert newest.id == "install-newest-torch"
     why = best_build(m, KB).why[0]
     assert why.startswith("torch 2.7.1+cu128 is closer to your installed version")
-    assert "does not work with vllm; 2.8.0+cu128 is" in why
+    assert "you could not keep vllm; 2.8.0+cu128 is" in why
 
 
 def test_what_no_build_can_keep_decides_nothing() -> None:

@@ -502,8 +502,8 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
 
 _LAST_JETPACK = (
     " No newer JetPack supports {boards}: there a program that needs a newer Python than {python} "
-    "cannot use torch on the GPU. Export its model to ONNX and run it with TensorRT, or use a newer "
-    "board."
+    "cannot use torch on the GPU. Export its model to ONNX and run it with TensorRT, or use a "
+    "newer board."
 )
 
 

@@ -34,6 +34,7 @@ from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
 from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     by_hand,
     c_compiler,
@@ -62,6 +63,7 @@ from cudadoctor.plan.remedies import (
     wsl_driver,
 )
 from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupported_old
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
@@ -77,8 +79,10 @@ from cudadoctor.rules.evidence.signs import WORDS, driver_system, gpu_present, i
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
 from cudadoctor.rules.pasted.conditions import cudnn_pin, holds, named_in, refuted, toolkit_used
-from cudadoctor.solver.demand import capabilities_of
-from cudadoctor.solver.supposed import as_listed
+from cudadoctor.rules.toolkit import fitting_toolkit
+from cudadoctor.solver.demand import capabilities_of, demand_of, platform_of
+from cudadoctor.solver.fit import block
+from cudadoctor.solver.supposed import as_listed, begins, supposed
 
 VERDICT = "cudadoctor-verdict"
 """The symptom that is a verdict of this doctor; its cause stands among its values."""
@@ -714,6 +718,25 @@ def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:
     return load_driver(m, next((TOLD[key] for key in TOLD if key in seen), "modprobe"))
 
 
+def _other_toolkit(m: Machine, kb: Knowledge) -> Remedies:
+    """A toolkit of torch's CUDA; also the build of that torch for the toolkit, if there is one."""
+    told = [s.values for s in m.symptoms or () if s.key == "toolkit-differs-from-torch"]
+    said = next((values for values in told if values), {})
+    cuda = version_of(said.get("built") or said.get("torch")) or m.torch.cuda
+    used = version_of(said.get("nvcc") or said.get("toolkit")) or toolkit_used(m)
+    if cuda is None or m.platform.system is None:
+        return ()
+    (here, *_) = supposed(replace(m, torch=replace(m.torch, cuda=cuda)), kb).machines
+    demand, torch = demand_of(here, kb), m.torch.version
+    builds = (
+        build
+        for build in kb.builds_on(platform_of(here) or "")
+        if torch and begins(build.torch, torch) and used and build.cuda == used
+    )
+    own = (remedy_for(build, here, kb) for build in builds if block(build, demand) is None)
+    return (*fitting_toolkit(here, kb), *tuple(own)[:1])
+
+
 _ABOUT_RELEASES = {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}
 _COMPILER_WORDS = ("failed to find c compiler", "cl is not found", "find msvc", "c++ compiler")
 _HEADERS = (
@@ -778,6 +801,7 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "cudnn-missing-sublib": _cudnn,
     "cudnn-shadowed": lambda m, kb: _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else (),
     "nvidia-wheels-mixed": _mixed,
+    "toolkit-torch-mismatch": _other_toolkit,
     "torch-companion-mismatch": _companion,
     "torch-extension-abi": _extension,
 }
