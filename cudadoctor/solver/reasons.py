@@ -93,8 +93,8 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
         if case.costs and case.nearer:
             return (
                 f"torch {_label(case.nearer)} is closer to your installed version, but with it "
-                f"you could not keep {listed(case.costs)}; {_label(build)} is the closest "
-                "compatible build that keeps more."
+                f"you could not keep {listed(case.costs)} unchanged; {_label(build)} is the "
+                "closest compatible build that keeps more."
             )
         return (
             f"No build of torch {version.public} is compatible with this machine; "

@@ -457,6 +457,11 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "torch-fits-machine": _torch_fits_machine,
     "gpu-newer-than-build": _build_is("newer"),
     "gpu-older-than-build": _build_is("older"),
+    "torch-release": lambda m: (
+        m.torch.version is not None
+        and not m.torch.version.is_prerelease
+        and re.match(r"(?:cu|cpu|$)", m.torch.version.local or "") is not None
+    ),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
     "cudnn-not-as-pinned": _cudnn_not_as_pinned,
