@@ -47,7 +47,7 @@ class TegraRelease(Row, frozen=True):
 
     kernel: its first two numbers; ubuntu: its base; driver: the branch that nvidia-smi shows; cuda:
     that comes with it. gpus: that no other release supports. wheel: NVIDIA's own of torch, where no
-    index has one.
+    index has one. last_for: boards that no later release supports.
     """
 
     l4t: int
@@ -57,6 +57,7 @@ class TegraRelease(Row, frozen=True):
     cuda: Strings
     gpus: Strings
     wheel: OptStr
+    last_for: Strings = ()
 
 
 class Backend(Row, frozen=True):
@@ -137,6 +138,7 @@ class _Programs(Row, frozen=True):
     needs: tuple[_Need, ...]
     numpy_2: tuple[_Numpy2, ...]
     floors: tuple[_Floor, ...]
+    brings: dict[str, str]
 
 
 class _Practice(Row, frozen=True):
@@ -258,7 +260,9 @@ class Software:
         """The requirement on a program by its releases, newest first, and what those need of it."""
         found = [
             (
-                f"{package}=={row.last}" if row.last else f"{package}>={row.first}",
+                f"{package}=={row.last}"
+                if row.last
+                else f"{package}>={row.first},<{row.first.major + 1}",
                 line.removeprefix(wheel),
             )
             for row in self._programs.needs
@@ -266,6 +270,11 @@ class Software:
             if row.package == package and re.match(rf"{wheel}[=<>]", line)
         ]
         return tuple(reversed(found))
+
+    @property
+    def brings(self) -> dict[str, str]:
+        """Programs -> the one below them that loads CUDA's libraries; that one for itself."""
+        return self._programs.brings
 
     def numpy_2_since(self, package: str) -> OptStr:
         """The first release of a package that needs NumPy 2, None if none is known to."""

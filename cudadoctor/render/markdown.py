@@ -187,7 +187,7 @@ def report(shown: Report, say: Language | None = None) -> str:
     page = _Page(shown, say)
     page.opening()
     if commands := shown.diagnosis.next_commands:
-        page.block(say("To find out, run this:"))
+        page.block(summary.to_find_out(shown, say))
         page.fenced(command_lines(commands, shown.machine), "sh")
     if page.first:
         page.body(page.first)

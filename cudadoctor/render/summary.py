@@ -342,7 +342,27 @@ def _undecided(shown: Report, first: Finding | None, say: Language) -> str:
         title = first.title if first else title_of(cause or "", say)
         likely = say("Most likely: {title}", title=inside(title))
         return f"{enough} {_sentence(likely)}"
+    left = ", ".join(say(name) for name, known in _deciding(shown.machine) if not known)
+    if left and shown.machine.look == "report":
+        return f"{enough} {say('The report does not show {facts}.', facts=left)}"
     return enough
+
+
+def _deciding(m: Machine) -> tuple[tuple[str, object], ...]:
+    """The facts that most diagnoses turn on."""
+    return (
+        ("the GPU", m.gpus or m.pci),
+        ("the driver version", m.driver.version or m.driver.cuda),
+        ("the operating system", m.platform.system),
+        ("the torch version", m.torch.version or m.torch.installed is False),
+    )
+
+
+def to_find_out(shown: Report, say: Language) -> str:
+    """What stands before the command that decides."""
+    if shown.machine.container.kind:
+        return say("To find out, run this inside the container:")
+    return say("To find out, run this:")
 
 
 MOST_CANDIDATES = 3

@@ -332,7 +332,7 @@ class _Page(_Lines):
             self.text("", told, margin=2)
         if commands := diagnosis.next_commands:
             self.line()
-            self.line((f"  {self.say('To find out, run this:')}", "bold"))
+            self.line((f"  {summary.to_find_out(self.shown, self.say)}", "bold"))
             self.commands(command_lines(commands, machine, "", self.width - INDENT), INDENT)
 
     def open_questions(self, most: int) -> None:

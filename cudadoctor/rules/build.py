@@ -406,6 +406,8 @@ def torch_python_unsupported(m: Machine, kb: Knowledge) -> Answer:
     Fix: create an environment with a Python version that has wheels. Building torch from source for
     an unsupported Python version is not worth the effort. Do not replace the system's own Python.
     """
+    if m.platform.jetson:  # the wheels of other computers do not serve it
+        return None
     ancient = _is_ancient(m, kb)
     if not ancient and need(m.torch.installed, "torch.installed"):
         return None

@@ -352,6 +352,14 @@ def _concluded(
     if roots and pasted and outweighed(roots, findings, machine, knowledge):
         roots = []
     verdict = _clear_verdict(roots, machine)
+    if verdict == "broken" and pasted:
+        # What words make possible is no second fault beside one that explains the complaint.
+        findings = tuple(
+            finding
+            for finding in findings
+            if finding.confidence is not POSSIBLE or finding.severity is INFO
+        )
+        roots = [finding for finding in roots if finding in findings]
     if verdict is None:
         # Healthy has to be earned.
         unearned = _unearned(machine, knowledge)

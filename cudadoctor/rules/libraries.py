@@ -40,6 +40,7 @@ from cudadoctor.rules.evidence.libraries import (
     need_import,
     needs_of_others,
     proven_sound,
+    releases_beside,
     torch_beside,
     way_out,
 )
@@ -176,15 +177,19 @@ def _pinned_again(
         if pin.installed and admits(need.wanted, pin.installed) and not _serves(pin, need)
     ]
     remove = (*(name for name, _ in overwriting), *(pin.name for _, pin in overwriting))
+    pins = {pin.name: pin.requirement for pin in hurt.values()}
+    # Another program's own release is the smaller change, where one works with what torch pins.
+    moves = releases_beside(m, kb, others, pins[others[0].wheel]) if others else ()
     pinned = install_packages(
         "pinned-libraries",
         "Install the library versions that torch needs",
-        *(pin.requirement for pin in hurt.values()),
+        *pins.values(),
+        *moves,
         remove=tuple(dict.fromkeys(remove)),
     )
     return (
-        *torch_beside(m, kb, others),
-        *(replace(way, note=apart(others)) for way in pinned),
+        *(() if moves else torch_beside(m, kb, others)),
+        *(replace(way, note=None if moves else apart(others)) for way in pinned),
         *reinstall_torch(m, kb),
     )
 

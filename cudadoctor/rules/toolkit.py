@@ -26,6 +26,7 @@ from cudadoctor.plan.remedies import (
 from cudadoctor.plan.remedies.process import family_of, lasting
 from cudadoctor.rules.evidence.libraries import applies
 from cudadoctor.solver.demand import capabilities_of, listed
+from cudadoctor.solver.supposed import supposed
 
 Wrong = tuple[OptStr, dict[str, object]]
 """A title in place of the rule's own, and the values."""
@@ -60,7 +61,7 @@ def toolkit_missing(m: Machine, kb: Knowledge) -> Answer:
         evidence=("build.needed_by", "build.toolkits"),
         values={"package": needed[0]},
         severity=_gravity(m),
-        remedies=_toolkit(m, kb),
+        remedies=fitting_toolkit(m, kb),
     )
 
 
@@ -98,7 +99,7 @@ def toolkit_torch_mismatch(m: Machine, kb: Knowledge) -> Answer:
         if asked
         else "To compile CUDA extensions, you need a toolkit of CUDA {torch}; yours is {toolkit}",
         severity=_gravity(m) if asked else INFO,
-        remedies=_toolkit(m, kb),
+        remedies=fitting_toolkit(m, kb),
     )
 
 
@@ -231,7 +232,7 @@ def glibc_unsupported(m: Machine, kb: Knowledge) -> Answer:
         # The headers may have been changed by hand.
         sure=False,
         severity=_gravity(m),
-        remedies=_toolkit(m, kb),
+        remedies=fitting_toolkit(m, kb),
     )
 
 
@@ -250,8 +251,10 @@ _NEXT = (
 )
 
 
-def _toolkit(m: Machine, kb: Knowledge) -> Remedies:
+def fitting_toolkit(m: Machine, kb: Knowledge) -> Remedies:
     """A toolkit that compiles here; another torch or glibc where none of its CUDA does."""
+    if m.platform.system is not None:
+        (m, *_) = supposed(m, kb).machines
     cuda, glibc, own = m.torch.cuda, m.platform.glibc, (m.python.kind or "").startswith("conda")
     row = kb.glibc_conflict(cuda, glibc) if cuda and glibc and not own else None
     if row is None or cuda is None or family_of(m) == "nixos":

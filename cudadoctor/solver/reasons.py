@@ -15,6 +15,7 @@ from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import OptStr
 from cudadoctor.solver.demand import Demand, listed, named, of_capability, seen_gpus, served
 from cudadoctor.solver.fit import NO_GPU, Case, block, cudnn_refuses, on_ptx, reason, ways_of
+from cudadoctor.solver.supposed import begins
 
 VISION_REFUSES_PYTHON = (3, 14, 1)
 """torchvision excludes one release of Python that breaks it; torch does not."""
@@ -83,7 +84,7 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     if case.keep is not None:
         return f"torch {build.torch} is the newest release that matches your request ({case.keep})."
     here = case.machine.torch.installed is not False
-    if here and version is not None and version.release == build.torch.release:
+    if here and version is not None and begins(build.torch, version):
         return (
             f"You can keep torch {build.torch}: its {build.variant} build is compatible with "
             "this machine."
@@ -91,9 +92,9 @@ def _release(build: TorchBuild, case: Case, *, waits: bool) -> str:
     if version is not None and is_replaced(build, case):
         if case.costs and case.nearer:
             return (
-                f"torch {_label(case.nearer)} is closer to your installed version, but it does "
-                f"not work with {listed(case.costs)}; {_label(build)} is the closest compatible "
-                "build that does."
+                f"torch {_label(case.nearer)} is closer to your installed version, but with it "
+                f"you could not keep {listed(case.costs)} unchanged; {_label(build)} is the "
+                "closest compatible build that keeps more."
             )
         return (
             f"No build of torch {version.public} is compatible with this machine; "
@@ -122,7 +123,7 @@ def is_replaced(build: TorchBuild, case: Case) -> bool:
     torch = case.machine.torch
     if torch.version is None or torch.installed is False or case.gpus != "some" or case.keep:
         return False
-    return torch.version.release != build.torch.release
+    return not begins(build.torch, torch.version)
 
 
 def _not_the_usual(build: TorchBuild, case: Case) -> Iterator[str]:

@@ -186,7 +186,10 @@ PART = "Unable to load any of {{libcudnn_cnn.so.{0}.1.0, libcudnn_cnn.so.{0}}}\n
     [
         ("2.3.1+cu121", "9", "ctranslate2==4.7.0", "install ctranslate2==4.4.0"),
         ("2.6.0+cu124", "8", "ctranslate2==4.3.1", "install ctranslate2>=4.5.0"),
-        ("2.3.1+cu121", "9", "onnxruntime-gpu==1.20.1", ""),
+        ("2.3.1+cu121", "9", "onnxruntime-gpu==1.20.1", "install torch==2.4.1"),
+        ("2.3.1+cu121", "9", "jax-cuda12-plugin==0.5.3", "install torch==2.4.1"),
+        ("2.8.0+cu128", "8", "ctranslate2==4.4.0\nwhisperx==3.3.4", "install whisperx==3.5.0"),
+        ("2.6.0+cu124", "8", "ctranslate2==4.4.0\nwhisperx==3.4.2", ""),
         ("2.3.1+cu121", "8", "ctranslate2==4.4.0", "install nvidia-cudnn-cu12==8.9.2.26"),
     ],
 )
@@ -198,7 +201,7 @@ def test_a_cudnn_of_another_major_is_the_other_programs(
     assert command in commands(found.plan)
     if not command:
         assert "nvidia-cudnn" not in commands(found.plan, first=False)
-        assert "works with torch's cuDNN 8" in found.plan.steps[0].title
+        assert "works with torch's cuDNN 9" in found.plan.steps[0].title
 
 
 def test_metadata_says_what_a_program_needs_before_the_tables_do() -> None:

@@ -72,6 +72,12 @@ def cudnn(release: str, torch: str = "2.7.1+cu126", cuda: str = "12.6") -> dict[
     return {"packages": some, "torch": {"version": torch, "text": torch, "cuda": cuda}}
 
 
+def beside(name: str, release: str) -> dict[str, Any]:
+    """torch with the cuDNN that it pins, and a program that loads cuDNN too."""
+    known = cudnn("9.5.1.17")
+    return {**known, "packages": [*known["packages"], {"name": name, "version": release}]}
+
+
 def untold(name: str, release: str, installer: str | None = None) -> dict[str, Any]:
     """A report that names torch 2.6.0 and one wheel, and misses cuDNN's library."""
     torch = {"version": "2.6.0", "text": "2.6.0", "build": None, "cuda": None}
@@ -263,6 +269,10 @@ TORCH: tuple[Row, ...] = (
     ("other-cudnn-listed", LINUX, {**untold("nvidia-cudnn-cu12", "9.5.1.17")}, False),
     ("other-cudnn-listed", LINUX, {**untold("nvidia-cublas-cu12", "12.4.5.8")}, False),
     ("other-cudnn-listed", LINUX, {**untold("nvidia-cudnn-cu12", "8.9.7.29", "conda")}, False),
+    ("program-needs-another-cudnn", LINUX, beside("ctranslate2", "4.4.0"), True),
+    ("program-needs-another-cudnn", LINUX, beside("ctranslate2", "4.5.0"), False),
+    ("torch-release", LINUX, {"torch": {"version": "2.6.0+cu124"}}, True),
+    ("torch-release", LINUX, {"torch": {"version": "2.6.0a0+ecf3bae40a.nv25.1"}}, False),
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major="8")}, True),
     ("cudnn-of-another-major", LINUX, {**cudnn("9.5.1.17"), **symptom(cudnn_major2="9")}, False),
     ("cudnn-of-another-major", LINUX, cudnn("9.5.1.17"), False),

@@ -389,7 +389,7 @@ def test_a_nearer_release_gives_way_to_one_that_keeps_more() -> None:
     assert newest.id == "install-newest-torch"
     why = best_build(m, KB).why[0]
     assert why.startswith("torch 2.7.1+cu128 is closer to your installed version")
-    assert "does not work with vllm; 2.8.0+cu128 is" in why
+    assert "you could not keep vllm unchanged; 2.8.0+cu128 is" in why
 
 
 def test_what_no_build_can_keep_decides_nothing() -> None:
@@ -487,7 +487,7 @@ def test_a_file_of_the_project_is_a_demand_like_a_package() -> None:
     first = remedies.install_torch(m, KB)[0]
     assert change_of(first).install[0] == "torch==2.8.0"
     assert "requirements.txt" not in (first.note or "")
-    assert "does not work with requirements.txt; 2.8.0+cu128 is" in best_build(m, KB).why[0]
+    assert "could not keep requirements.txt unchanged; 2.8.0+cu128 is" in best_build(m, KB).why[0]
     # Where no build can meet it, the file has to change; a project's own tool rewrites its file.
     asked = [{"name": "requirements.txt", "requires": ["torch==2.6.0"]}]
     m = holding(**ON_2_6, python={"files": asked})

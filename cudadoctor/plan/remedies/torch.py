@@ -146,27 +146,23 @@ def _of_cuda(m: Machine, kb: Knowledge, allowed: Callable[[Version], bool]) -> R
 
 
 def torch_with_cudnn(m: Machine, kb: Knowledge, admitted: Callable[[str], bool]) -> Remedies:
-    """The nearest later torch whose own cuDNN other programs admit; () if none fits here.
-
-    Within the cuDNN major that the installed torch has: another one is a torch of another day.
-    """
+    """The nearest later torch whose own cuDNN other programs admit; () if none fits here."""
     (here, *_) = supposed(m, kb).machines
-    own, pin = m.torch.version, kb.cudnn_pin(m.torch.version, m.torch.cuda, platform_of(here))
-    if own is None or pin is None:
+    own = m.torch.version
+    if own is None or platform_of(here) is None:
         return ()
     demand = demand_of(here, kb)
     fitting = [
-        (build.torch, not build.default, build.cuda, build)
+        (build.torch.release[:2], -build.torch.micro, not build.default, build.cuda, build)
         for build in kb.builds_on(demand.platform)
         if build.cuda
         and build.cudnn
         and build.torch.release > own.release
-        and build.cudnn.split(".")[0] == pin.partition("==")[2].split(".")[0]
         and admitted(build.cudnn)
         and block(build, demand) is None
     ]
-    best = min(fitting, key=itemgetter(0, 1, 2), default=None)
-    return (remedy_for(best[3], here, kb),) if best else ()
+    best = min(fitting, key=itemgetter(0, 1, 2, 3), default=None)
+    return (remedy_for(best[4], here, kb),) if best else ()
 
 
 def for_other_maker(m: Machine, kb: Knowledge, maker: str) -> Remedies:
@@ -467,6 +463,12 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
                 f"--no-cache-dir {row.wheel}`. NVIDIA has no such wheel for another Python. "
                 "Builds for other computers do not run on a Jetson."
             )
+            torch = re.sub(r".*/torch-(\d+\.\d+\.\d+).*", r"\1", row.wheel)
+            vision = next(iter(kb.companion("torchvision", Version(torch))), None)
+            if vision:
+                text += f" Build torchvision from its source of release v{vision}."
+            if row.last_for:
+                text += _LAST_JETPACK.format(boards=listed(row.last_for), python=python)
             return (step(title=title, manual=text),)
         known = (kb.jetson_build(row.l4t) for row in reversed(kb.tegra_releases))
         if release is None and (newest := next(filter(None, known), None)):
@@ -496,6 +498,13 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     made = environment.new_environment(m, python, replace(change, remove=()))
     title = f"{title} in a new environment with Python {python}"
     return (step(title=title, **_made(made, note)),)
+
+
+_LAST_JETPACK = (
+    " No newer JetPack supports {boards}: there a program that needs a newer Python than {python} "
+    "cannot use torch on the GPU. Export its model to ONNX and run it with TensorRT, or use a "
+    "newer board."
+)
 
 
 def _made(made: Written, note: OptStr = None) -> Json:

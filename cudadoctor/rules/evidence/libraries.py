@@ -159,6 +159,43 @@ def torch_beside(m: Machine, kb: Knowledge, needs: Sequence[Need]) -> Remedies:
     )
 
 
+def others_needing(m: Machine, kb: Knowledge, pin: str) -> tuple[Need, ...]:
+    """What other programs need that the release which torch pins of a wheel is not."""
+    wheel, _, release = pin.partition("==")
+    needs = needs_of_others(m, kb, wheel) if release else ()
+    return tuple(need for need in needs if not admits(need.wanted, Version(release)))
+
+
+def releases_beside(m: Machine, kb: Knowledge, needs: Sequence[Need], pin: str) -> Strings:
+    """The requirements by which these programs work with what torch pins; () if one has none."""
+    found = [release_beside(m, kb, need.program.name, pin) for need in needs]
+    return tuple(filter(None, found)) if all(found) else ()
+
+
+def release_beside(m: Machine, kb: Knowledge, program: str, pin: str) -> OptStr:
+    """The requirement on a program by which it works with the cuDNN that torch pins.
+
+    The nearest release where the tables know which torch each one admits; else a range.
+    """
+    if program not in kb.brings:  # it is one of several that move together
+        return None
+    wheel, _, release = pin.partition("==")
+    cudnn, torch, package = Version(release), m.torch.version, m.package(program)
+    if program in kb.companion_names and torch is not None and package is not None:
+        own = Version(package.version)
+        known = sorted(map(Version, kb.companion(program, Version(torch.base_version))))
+        fits = [
+            other
+            for other in known
+            for line in kb.needs_of(program, other)
+            if admits(line.removeprefix(wheel), cudnn)
+        ]
+        near = [other for other in fits if other > own][:1] or [o for o in fits if o < own][-1:]
+        return f"{program}=={near[0]}" if near else None
+    ways = kb.releases_needing(program, wheel)
+    return next((line for line, wanted in ways if admits(wanted, cudnn)), None)
+
+
 def apart(needs: Sequence[Need]) -> OptStr:
     """That both cannot be right in one environment; None where nobody else is known to ask."""
     if not needs:

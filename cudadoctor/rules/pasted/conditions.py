@@ -33,6 +33,7 @@ from cudadoctor.model.machine import (
 from cudadoctor.model.rule import NotKnown, apply
 from cudadoctor.model.versions import cuda_from_tag, torch_from_tag, version_of
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
+from cudadoctor.rules.evidence.libraries import others_needing
 from cudadoctor.rules.evidence.signs import (
     AUTHOR,
     WORDS,
@@ -186,9 +187,11 @@ def cudnn_pin(m: Machine, kb: Knowledge) -> OptStr:
     else what PyPI's build pins, since a wheel for another CUDA has a tag in its release.
     """
     m = as_listed(m, kb)
-    if m.platform.system is None and any(".so" in name for name in named_in(m, "library")):
-        (m, *_) = supposed(replace(m, platform=replace(m.platform, system="Linux")), kb).machines
-    torch, place = m.torch, platform_of(m)
+    if m.platform.system is None and any(_OF_LINUX.search(s.text) for s in m.symptoms or ()):
+        m = replace(m, platform=replace(m.platform, system="Linux"))
+    (m, *_) = supposed(m, kb).machines
+    # Windows builds contain the cuDNN of the Linux build beside them.
+    torch, place = m.torch, (platform_of(m) or "").replace("windows_amd64", "linux_x86_64")
     known = kb.cudnn_pin(torch.version, torch.cuda, place)
     if known or torch.build or torch.installer == "conda" or torch.version is None:
         return known
@@ -198,6 +201,9 @@ def cudnn_pin(m: Machine, kb: Knowledge) -> OptStr:
     listed = {f"{package.name}=={package.version}" for package in m.packages or ()}
     usual = pins[0] if builds and builds[0].default and builds[0].cuda else None
     return next((pin for pin in pins if pin in listed), usual)
+
+
+_OF_LINUX = re.compile(r"\blib\w{2,40}\.so\b")
 
 
 def _cudnn_of_torch(m: Machine, kb: Knowledge) -> StrPair:
@@ -224,6 +230,11 @@ def _other_cudnn_listed(m: Machine, kb: Knowledge) -> bool:
     """The same, where the library that is missing is cuDNN's."""
     missing = any("cudnn" in name for name in named_in(m, "library"))
     return missing and _cudnn_not_as_pinned(m, kb)
+
+
+def _program_needs_another_cudnn(m: Machine, kb: Knowledge) -> bool:
+    """Whether a listed program needs another cuDNN than torch pins."""
+    return bool(others_needing(m, kb, cudnn_pin(m, kb) or ""))
 
 
 def _cudnn_of_another_major(m: Machine, kb: Knowledge) -> bool:
@@ -447,11 +458,17 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "torch-fits-machine": _torch_fits_machine,
     "gpu-newer-than-build": _build_is("newer"),
     "gpu-older-than-build": _build_is("older"),
+    "torch-release": lambda m: (
+        m.torch.version is not None
+        and not m.torch.version.is_prerelease
+        and re.match(r"(?:cu|cpu|$)", m.torch.version.local or "") is not None
+    ),
     "more-processes-than-gpus": _too_many_processes,
     "wheel-for-other-torch": _wheel_for_other_torch,
     "cudnn-not-as-pinned": _cudnn_not_as_pinned,
     "other-cudnn-listed": _other_cudnn_listed,
     "cudnn-of-another-major": _cudnn_of_another_major,
+    "program-needs-another-cudnn": _program_needs_another_cudnn,
     "library-shared-with-uninstalled": _uninstalled_wheel_shared,
     "library-of-another-cuda": _library_of_another_cuda,
     "packages-of-another-cuda": _packages_of_another_cuda,

@@ -41,7 +41,12 @@ def _network_broken(m: Machine) -> bool:
 
 def _refused(m: Machine, kb: Knowledge, cause: str) -> Refused | None:
     """The refusal with that cause, where it is the one that counts."""
-    found = [] if _network_broken(m) else [*refusals(m, kb), *conda_refusals(m, kb)]
+    # A Jetson's torch is in no index that a refusal speaks of.
+    found = (
+        []
+        if _network_broken(m) or m.platform.jetson
+        else [*refusals(m, kb), *conda_refusals(m, kb)]
+    )
     best = min(found, key=lambda refused: (refused.confidence, refused.place), default=None)
     return best if best is not None and best.cause == cause else None
 

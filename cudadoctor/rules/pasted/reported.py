@@ -6,13 +6,14 @@ prove the same cause, the rule that judges hosts finds it too, and says it with 
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 from packaging.version import Version
 
+from cudadoctor.installers.requirement import name_of
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
 from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS, HARMLESS
@@ -30,9 +31,10 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
-from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS, admits
+from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
+from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     by_hand,
     c_compiler,
@@ -61,16 +63,26 @@ from cudadoctor.plan.remedies import (
     wsl_driver,
 )
 from cudadoctor.plan.remedies.process import keeper_of
+from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupported_old
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
-from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, torch_beside
+from cudadoctor.rules.evidence.libraries import (
+    Need,
+    apart,
+    others_needing,
+    release_beside,
+    releases_beside,
+    torch_beside,
+)
 from cudadoctor.rules.evidence.signs import WORDS, driver_system, gpu_present, in_passing
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
 from cudadoctor.rules.pasted.conditions import cudnn_pin, holds, named_in, refuted, toolkit_used
-from cudadoctor.solver.demand import capabilities_of
-from cudadoctor.solver.supposed import as_listed
+from cudadoctor.rules.toolkit import fitting_toolkit
+from cudadoctor.solver.demand import capabilities_of, demand_of, platform_of
+from cudadoctor.solver.fit import block
+from cudadoctor.solver.supposed import as_listed, begins, supposed
 
 VERDICT = "cudadoctor-verdict"
 """The symptom that is a verdict of this doctor; its cause stands among its values."""
@@ -431,6 +443,8 @@ def cures(cause: str, words: str, m: Machine, kb: Knowledge) -> Remedies:
         ways = _BY_SYMPTOMS[cause](m, kb, seen) if cause in _BY_SYMPTOMS else ()
     if ways:
         return ways
+    if cause == "torch-companion-mismatch" and m.platform.jetson:
+        return jetson_torch(m, kb)
     if cause == "torch-companion-mismatch" and _of_another_maker(m):
         text = "Use the package index or the container image that your torch came from."
         return by_hand(f"cure-{cause}", "Install torch and its companions together", text)
@@ -549,14 +563,22 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
     pin = cudnn_pin(m, kb)
     if pin is None or (m.python.kind or "").startswith("conda") or m.platform.jetson:
         return ()
-    name, _, release = pin.partition("==")
-    others = [
-        need for need in needs_of_others(m, kb, name) if not admits(need.wanted, Version(release))
-    ]
-    if holds("cudnn-of-another-major", m, kb):
-        return _for_cudnn(kb, others, release)
-    again = install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, remove=(name,))
+    name, others = pin.partition("==")[0], others_needing(m, kb, pin)
+    if holds("cudnn-of-another-major", m, kb) or _as_pinned_for_others(m, kb):
+        return _for_cudnn(m, kb, others, pin)
+    if m.platform.system == "Windows":
+        return ()
+    moves = releases_beside(m, kb, others, pin)
+    again = install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, *moves, remove=(name,))
+    if moves:
+        return again
     return torch_beside(m, kb, others) + tuple(replace(way, note=apart(others)) for way in again)
+
+
+def _as_pinned_for_others(m: Machine, kb: Knowledge) -> bool:
+    """Whether torch's own cuDNN is there, and another program needs another one."""
+    as_pinned = not holds("cudnn-not-as-pinned", m, kb)
+    return as_pinned and holds("program-needs-another-cudnn", m, kb)
 
 
 def _as_on_hosts(rule: Rule, m: Machine, kb: Knowledge) -> Remedies:
@@ -572,7 +594,8 @@ def _mixed(m: Machine, kb: Knowledge) -> Remedies:
     """cuDNN as torch pins it; where it is, the wheel whose files are gone, or another torch."""
     if holds("cudnn-not-as-pinned", m, kb) or holds("cudnn-of-another-major", m, kb):
         return _cudnn(m, kb)
-    return _missing_wheels(m, kb) or _cudnn(m, kb)[:-1]
+    others = holds("program-needs-another-cudnn", m, kb)
+    return _missing_wheels(m, kb) or (_cudnn(m, kb) if others else ())
 
 
 def _missing_wheels(m: Machine, kb: Knowledge) -> Remedies:
@@ -581,22 +604,39 @@ def _missing_wheels(m: Machine, kb: Knowledge) -> Remedies:
     return libraries_again(m, kb, missing)
 
 
-def _for_cudnn(kb: Knowledge, others: Iterable[Need], release: str) -> Remedies:
-    """The releases of other programs that work with torch's cuDNN."""
-    major = release.partition(".")[0]
-    for need in others:
-        for requirement, wanted in kb.releases_needing(need.program.name, need.wheel):
-            if admits(wanted, Version(release)):
-                named = requirement.replace("==", " ").replace(">=", " ")
-                more = " or newer" if ">=" in requirement else ""
-                title = f"Install {named}{more}, which works with torch's cuDNN {major}"
-                return install_packages("program-for-cudnn", title, requirement)
+def _for_cudnn(m: Machine, kb: Knowledge, others: tuple[Need, ...], pin: str) -> Remedies:
+    """The release of another program that works with torch's cuDNN; else the torch for both."""
+    major = pin.partition("==")[2].partition(".")[0]
+    listed = {need.program.name for need in others}
+    for program in _loading_cudnn(m, kb, listed):
+        if requirement := release_beside(m, kb, program, pin):
+            named = re.sub("==|>=", " ", requirement).replace(",<", " to below ")
+            title = f"Install {named}, which works with torch's cuDNN {major}"
+            return install_packages("program-for-cudnn", title, requirement)
+    if beside := torch_beside(m, kb, others):
+        return beside
     title = f"Install a release of the program that works with torch's cuDNN {major}"
     text = (
         "Reinstalling torch or its cuDNN does not help: the program, not torch, asks for another "
         "cuDNN. If it has no such release, install it in a separate environment."
     )
     return by_hand("program-for-cudnn", title, text)
+
+
+def _loading_cudnn(m: Machine, kb: Knowledge, listed: Collection[str]) -> Iterator[str]:
+    """The programs that ask for another cuDNN: by their listed releases, else by their names.
+
+    What pins another one comes before it.
+    """
+    texts = "\n".join(symptom.text.lower().replace("_", "-") for symptom in m.symptoms or ())
+    asked = {name_of(line) for install in m.installs or () for line in install.requirements}
+    for name in dict.fromkeys([*kb.brings, *listed]):
+        if name in listed:
+            yield name
+            if name in kb.companion_names:  # it holds what it brings, too
+                return
+        elif name in asked or name in texts:
+            yield kb.brings[name]
 
 
 def _extension(m: Machine, kb: Knowledge) -> Remedies:
@@ -715,6 +755,25 @@ def _unloaded(m: Machine, _: Knowledge, seen: frozenset[str]) -> Remedies:
     return load_driver(m, next((TOLD[key] for key in TOLD if key in seen), "modprobe"))
 
 
+def _other_toolkit(m: Machine, kb: Knowledge) -> Remedies:
+    """A toolkit of torch's CUDA; also the build of that torch for the toolkit, if there is one."""
+    told = [s.values for s in m.symptoms or () if s.key == "toolkit-differs-from-torch"]
+    said = next((values for values in told if values), {})
+    cuda = version_of(said.get("built") or said.get("torch")) or m.torch.cuda
+    used = version_of(said.get("nvcc") or said.get("toolkit")) or toolkit_used(m)
+    if cuda is None or m.platform.system is None:
+        return ()
+    (here, *_) = supposed(replace(m, torch=replace(m.torch, cuda=cuda)), kb).machines
+    demand, torch = demand_of(here, kb), m.torch.version
+    builds = (
+        build
+        for build in kb.builds_on(platform_of(here) or "")
+        if torch and begins(build.torch, torch) and used and build.cuda == used
+    )
+    own = (remedy_for(build, here, kb) for build in builds if block(build, demand) is None)
+    return (*fitting_toolkit(here, kb), *tuple(own)[:1])
+
+
 _ABOUT_RELEASES = {"triton-of-another-release", "triton-not-there", "triton-does-not-compile"}
 _COMPILER_WORDS = ("failed to find c compiler", "cl is not found", "find msvc", "c++ compiler")
 _HEADERS = (
@@ -779,6 +838,7 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "cudnn-missing-sublib": _cudnn,
     "cudnn-shadowed": lambda m, kb: _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else (),
     "nvidia-wheels-mixed": _mixed,
+    "toolkit-torch-mismatch": _other_toolkit,
     "torch-companion-mismatch": _companion,
     "torch-extension-abi": _extension,
 }

@@ -38,7 +38,7 @@ def _only_told(m: Machine) -> bool:
     """Whether only the author names torch: nobody imported it, and no list shows it."""
     told = (origin_of(m, "torch.version") or "").startswith(AUTHOR)
     seen = m.torch.imported is not None and m.torch.imported.ok is not False
-    return told and not seen and m.torch.installed is not False
+    return told and not seen and m.torch.installed is not False and not m.platform.jetson
 
 
 @rule(
