@@ -520,6 +520,7 @@ _NEEDED = re.compile(
     r"\s{0,8}[\"']?(?P<what>torch(?:vision|audio)?(?:\s?[=<>~!]=?[\w.*+,<>= ]{1,40})?)"
     r"[\"']?,?\s{0,4}$"
 )
+_PIN = re.compile(r"\s{0,8}(?P<what>[A-Za-z][\w.-]{1,60}==\d[\w.+!]{0,40})\s{0,4}$")
 _YAML = re.compile(
     r"\s{0,8}- (?P<what>(?:[\w-]{1,30}::)?[\w.-]{2,40}(?:\s?[=<>]{1,2}[\w.*=<>,]{1,40})?)\s{0,4}$"
 )
@@ -579,8 +580,19 @@ def _requirements(doc: Document) -> Installs:
     )
     if found := alone.rows(_INDEX_OPTION):
         wanted = [row["what"].replace(" ", "") for _, row in alone.rows(_NEEDED)]
+        wanted += _pins_below(alone, found[0][0])
         only = ("--index-url" for _, row in found if row["option"] in ("--index-url", "-i"))
         yield _asked("pip", found[0][0], wanted, [row["url"] for _, row in found], only)
+
+
+def _pins_below(doc: Document, first: int) -> Iterator[str]:
+    """The exact requirements of the file that such an option begins, to its first other line."""
+    for number, text in doc.lines:
+        found = _PIN.match(text) if number > first else None
+        if number > first and not (found or _INDEX_OPTION.match(text)):
+            return
+        if found:
+            yield found["what"]
 
 
 def _environment(doc: Document) -> Installs:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import environment
-from cudadoctor.installers.requirement import COMPILED_HERE, name_of
+from cudadoctor.installers.requirement import COMPILED_HERE, name_of, sound
 from cudadoctor.installers.tool import Written, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
@@ -83,6 +83,9 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     if _needs_jetson_wheel(m):
         return jetson_torch(m, kb)
     choice = best_build(m, kb, keep=keep)
+    floors = {one.name: below_floor(one.name, m, kb) for one in m.packages or ()}
+    if m.look == "report" and choice.build and any(floors.values()):
+        return _without_program(floors, f"{choice.build.torch} ({choice.build.variant})")
     if choice.build is not None:
         remedy = remedy_for(choice.build, m, kb)
         if _leaves_release_open(choice.build, m, kb):
@@ -95,6 +98,17 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
         )
         return (remedy, *newest)
     return instead(m, kb, choice.alternatives, keep)
+
+
+def _without_program(floors: dict[str, OptVersion], build: str) -> Remedies:
+    """What a report asks about runs on none of its GPUs: another torch would not help it.
+
+    floors: packages -> the oldest GPU that they serve, None for one that is served here.
+    """
+    texts = [unserved(name, floor) for name, floor in floors.items() if floor]
+    texts.append(f"torch {build} does run on them: use a program that needs nothing but torch.")
+    title = f"Run {listed([name for name, floor in floors.items() if floor])} on a newer GPU"
+    return by_hand("other-gpu", title, " ".join(texts))
 
 
 def _leaves_release_open(build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
@@ -251,7 +265,7 @@ def remedy_for(
             download_bytes=download_of(build, kb),
             find_links=next(filter(None, (fate.find_links for fate in fates.values())), None),
         ),
-        variables=_temporary(build, m),
+        variables=_temporary(build, m) | _unforced((package.name for package in packages), m),
         note=joined(
             *(_replaced(pin, m, build) for pin in moved),
             *caveats(build, there, kb, lost),
@@ -339,8 +353,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     floors = {name: floor for name in names if (floor := below_floor(name, m, kb))}
     names = tuple(name for name in names if name not in floors)
     if floors and not names:
-        texts = (unserved(name, floor) for name, floor in floors.items())
-        return by_hand("other-gpu", f"Run {listed(tuple(floors))} on a newer GPU", " ".join(texts))
+        return _without_program({**floors}, f"{version.public}")
     found = {name: _release_for(name, version, m, kb) for name in names}
     pins = {
         name: f"{name}=={release}"
@@ -373,8 +386,33 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     words = ", ".join(pins.values()).replace("==", " ")
     title = f"Install {words} for torch {version.public}"
     lost = ", ".join(name for name in found if name not in pins)
-    note = f"There is no known release of {lost} for this torch version." if lost else None
-    return (_step(id="install-companion", title=title, packages=change, note=note),)
+    absent = f"There is no known release of {lost} for this torch version." if lost else None
+    wheel = None
+    if found.get("flash-attn") in _prebuilt_flash(m, kb) and m.torch.cuda:
+        # torch's wheels have the new ABI of C++ since 2.6.0+cu126.
+        new = (*version.release[:2], *m.torch.cuda.release) >= (2, 6, 12, 6)
+        abi = "TRUE" if new else "FALSE"
+        kind = f"cu{m.torch.cuda.major}torch{version.major}.{version.minor}cxx11abi{abi}"
+        wheel = f"flash-attn downloads its wheel {kind}; nothing is compiled."
+    note = joined(absent, wheel)
+    variables = _unforced(pins, m)
+    return (
+        _step(id="install-companion", title=title, packages=change, note=note, variables=variables),
+    )
+
+
+def _unforced(names: Iterable[str], m: Machine) -> dict[str, OptStr]:
+    """The variables to unset that somebody set to get along with the old builds of these."""
+    names, env = {*names}, m.env or {}
+    return {name: None for name, package in _FORCED.items() if package in names and name in env}
+
+
+_FORCED = {
+    "BNB_CUDA_VERSION": "bitsandbytes",
+    "FLASH_ATTENTION_FORCE_BUILD": "flash-attn",
+    "FLASH_ATTENTION_SKIP_CUDA_BUILD": "flash-attn",
+}
+"""Variables that choose another build of a package than the one for torch -> the package."""
 
 
 def _off_nightlies(m: Machine, kb: Knowledge) -> Remedies:
@@ -413,14 +451,14 @@ def _public(release: OptStr) -> OptStr:
 
 def _comes(name: str, release: str, m: Machine, kb: Knowledge) -> bool:
     """Whether the source of an extension can become one here: by a wheel of its own, or by nvcc."""
-    return (name == "flash-attn" and _prebuilt_flash(m, kb) == release) or builds_here(m)
+    return (name == "flash-attn" and release in _prebuilt_flash(m, kb)) or builds_here(m)
 
 
-def _prebuilt_flash(m: Machine, kb: Knowledge) -> OptStr:
-    """The flash-attn whose installation fetches a wheel for this torch; None where unknown."""
+def _prebuilt_flash(m: Machine, kb: Knowledge) -> Strings:
+    """The flash-attn whose installation fetches a wheel for this torch; () where unknown."""
     torch, cuda, python = m.torch.version, m.torch.cuda, python_of(m)
     if torch is None or cuda is None or python is None or platform_of(m) != "linux_x86_64":
-        return None
+        return ()
     return kb.prebuilt_flash(Version(torch.public), cuda, python)
 
 
@@ -539,9 +577,9 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
         foreign = m.torch.installer == "conda" and not kb.conda_cuda("pytorch", torch, place or "")
         variant = None if foreign else _origin(m, kb).variant
         return kb.pyg_release(name, torch, variant, place, python) if variant else None
-    if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
-        return prebuilt
     package = m.package(name)
+    if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
+        return nearest(prebuilt, package.version if package else prebuilt[0])
     stays = build or TorchBuild(
         torch=bare,
         variant="",
@@ -561,8 +599,10 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
     serving = tuple(release for release in fitting if question.serves_cuda(release) is not False)
     found = admitted(name, serving, m, kb)
     # Of one made for each torch the last build is taken.
-    if package is None or name == "xformers" or _public(package.version) in found:
+    if package is None or name == "xformers":
         return next(iter(found), None)
+    if name == "bitsandbytes":  # Its one wheel is for every torch: the same again cures nothing.
+        found = tuple(one for one in found if one != _public(package.version)) or found
     return nearest(found, package.version)
 
 
@@ -699,6 +739,13 @@ def install_python(
     }
     wanted = max(made_of, key=lambda python: made_of[python][1])
     change = made_of[wanted][0]
+    rest = _asked_beside(m)
+    if change and rest:
+        there = {name_of(line) for line in rest}
+        then = (line for line in change.then if name_of(line) not in there)
+        handled = {*map(name_of, (*change.install, *change.then)), *TORCH_FAMILY} - {"numpy"}
+        more = (line for line in rest if name_of(line) not in handled)
+        change = replace(change, then=(*then, *more))
     made = environment.new_environment(
         m, str(wanted), replace(change, remove=()) if change else None
     )
@@ -720,6 +767,15 @@ def _wanted_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
     }
     present = (package for package in m.packages or () if package.name in names)
     return wanted | {package.name: _public(package.version) or "" for package in present}
+
+
+def _asked_beside(m: Machine) -> Strings:
+    """What the author pins in one file, or command, with torch; each package once."""
+    texts = [install.requirements for install in m.installs or ()]
+    files = [lines for lines in texts if any(name_of(line) == "torch" for line in lines)]
+    cuts = ((line, cut(line)) for lines in files for line in lines)
+    pins = {asked.name: line for line, asked in cuts if asked and _EXACT.fullmatch(asked.specifier)}
+    return sound(tuple(pins.values()))
 
 
 def _new_change(
