@@ -91,9 +91,9 @@ _IN_PLACE = "These lines replace the ones that name another index or source for 
 
 
 def _leading(m: Machine, tool: str) -> Strings:
-    """The indexes that a report's project file leads torch to."""
-    files = (asked for asked in m.installs or () if asked.tool == tool)
-    return tuple(url for file in files if "--index-url" in file.options for url in file.indexes)
+    """Torch's indexes that a report's project file names."""
+    urls = (url for asked in m.installs or () if asked.tool == tool for url in asked.indexes)
+    return tuple(url for url in urls if TORCH_INDEX in url)
 
 
 def _add(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:

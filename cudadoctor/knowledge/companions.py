@@ -159,7 +159,8 @@ class Companions(TorchBuilds):
             if exact := _EXACT.fullmatch(asked):
                 ends = version(exact[1])
             if asked not in fits:
-                fits[asked] = bool(asked) and admits(asked, torch)
+                # bitsandbytes calls nothing of torch's C++: its early releases ask for any.
+                fits[asked] = bool(asked or name == "bitsandbytes") and admits(asked, torch)
             if fits[asked] and (ends is None or torch <= ends):
                 yield row.version
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor.installers import environment
-from cudadoctor.installers.requirement import COMPILED_HERE, name_of, sound
+from cudadoctor.installers.requirement import COMPILED_HERE, name_of
 from cudadoctor.installers.tool import Written, joined, manager
 from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
@@ -29,6 +29,7 @@ from cudadoctor.model.requirements import (
     COMPANIONS,
     SHARED,
     TORCH_FAMILY,
+    USUAL,
     cut,
     exactly,
 )
@@ -88,6 +89,8 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
         return _without_program(floors, f"{choice.build.torch} ({choice.build.variant})")
     if choice.build is not None:
         remedy = remedy_for(choice.build, m, kb)
+        if _is_there(remedy, choice.build, m, kb):
+            return ()
         if _leaves_release_open(choice.build, m, kb):
             remedy = _of_any_release(remedy)
         others = (choice.newest,) if choice.newest else ()
@@ -98,6 +101,14 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
         )
         return (remedy, *newest)
     return instead(m, kb, choice.alternatives, keep)
+
+
+def _is_there(remedy: Remedy, build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
+    """Whether a report shows that very build, and nothing comes with it: it is not the cure."""
+    change = remedy.packages
+    alone = change is not None and len(change.install) == 1 and not change.then
+    here = _of_known_platform(m, kb)
+    return m.look == "report" and alone and installed_row(here, kb) == build
 
 
 def _without_program(floors: dict[str, OptVersion], build: str) -> Remedies:
@@ -344,6 +355,7 @@ def _own_wheels(m: Machine, kb: Knowledge) -> Strings:
 
 def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases of these packages that belong to the installed torch; () where none is known."""
+    m = _of_known_platform(m, kb)
     version, origin = m.torch.version, _origin(m, kb)
     # No package index has wheels for the torch of NVIDIA's images, or for ROCm.
     if version is None or _needs_jetson_wheel(m) or (version.local and not origin.variant):
@@ -391,9 +403,8 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     if found.get("flash-attn") in _prebuilt_flash(m, kb) and m.torch.cuda:
         # torch's wheels have the new ABI of C++ since 2.6.0+cu126.
         new = (*version.release[:2], *m.torch.cuda.release) >= (2, 6, 12, 6)
-        abi = "TRUE" if new else "FALSE"
-        kind = f"cu{m.torch.cuda.major}torch{version.major}.{version.minor}cxx11abi{abi}"
-        wheel = f"flash-attn downloads its wheel {kind}; nothing is compiled."
+        kind = f"torch{version.major}.{version.minor}cxx11abi{'TRUE' if new else 'FALSE'}"
+        wheel = f"flash-attn downloads its own wheel ({kind}); nothing is compiled."
     note = joined(absent, wheel)
     variables = _unforced(pins, m)
     return (
@@ -423,6 +434,11 @@ def _off_nightlies(m: Machine, kb: Knowledge) -> Remedies:
         f"https://download.pytorch.org/whl/nightly/{variant}."
     )
     return tuple(replace(way, note=joined(note, way.note)) for way in install_torch(m, kb)[:1])
+
+
+def _of_known_platform(m: Machine, kb: Knowledge) -> Machine:
+    """The machine with the processor that is supposed where only its system is known."""
+    return supposed(m, kb).machines[0] if m.platform.system else m
 
 
 def rebuild_extension(m: Machine, name: str) -> Remedies:
@@ -577,7 +593,7 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
         foreign = m.torch.installer == "conda" and not kb.conda_cuda("pytorch", torch, place or "")
         variant = None if foreign else _origin(m, kb).variant
         return kb.pyg_release(name, torch, variant, place, python) if variant else None
-    package = m.package(name)
+    package = m.package(name) or _asked_for(name, m)
     if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
         return nearest(prebuilt, package.version if package else prebuilt[0])
     stays = build or TorchBuild(
@@ -604,6 +620,14 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
     if name == "bitsandbytes":  # Its one wheel is for every torch: the same again cures nothing.
         found = tuple(one for one in found if one != _public(package.version)) or found
     return nearest(found, package.version)
+
+
+def _asked_for(name: str, m: Machine) -> Distribution | None:
+    """The release that a command of the report installs, where no list shows the package."""
+    lines = (line for install in m.installs or () for line in install.requirements)
+    asked = next((one for one in map(cut, lines) if one and one.name == name), None)
+    exact = asked and _EXACT.fullmatch(asked.specifier)
+    return Distribution(name=name, version=asked.specifier[2:]) if asked and exact else None
 
 
 def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
@@ -739,18 +763,19 @@ def install_python(
     }
     wanted = max(made_of, key=lambda python: made_of[python][1])
     change = made_of[wanted][0]
-    rest = _asked_beside(m)
-    if change and rest:
-        there = {name_of(line) for line in rest}
-        then = (line for line in change.then if name_of(line) not in there)
-        handled = {*map(name_of, (*change.install, *change.then)), *TORCH_FAMILY} - {"numpy"}
-        more = (line for line in rest if name_of(line) not in handled)
-        change = replace(change, then=(*then, *more))
+    if change and (rest := _asked_beside(m, kb)):
+        own = [line for line in change.then if name_of(line) != "numpy" or "numpy" not in rest]
+        handled = {*map(name_of, (*change.install, *own)), *TORCH_FAMILY}
+        more = (line for name, line in rest.items() if name not in handled)
+        change = replace(change, then=(*own, *more))
     made = environment.new_environment(
         m, str(wanted), replace(change, remove=()) if change else None
     )
     title = f"Create a new environment with Python {wanted}"
-    return (_step(id="install-python", title=title, **_made(made)),)
+    files = (line for install in m.installs or () for line in install.requirements)
+    rest = "Then install the rest of your requirements file in the new environment."
+    after = rest if change and any(line.startswith("-r ") for line in files) else None
+    return (_step(id="install-python", title=title, **_made(made, after)),)
 
 
 def _wanted_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
@@ -769,13 +794,16 @@ def _wanted_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
     return wanted | {package.name: _public(package.version) or "" for package in present}
 
 
-def _asked_beside(m: Machine) -> Strings:
-    """What the author pins in one file, or command, with torch; each package once."""
+def _asked_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
+    """What the author pins in one file, or command, with torch: name -> requirement."""
     texts = [install.requirements for install in m.installs or ()]
     files = [lines for lines in texts if any(name_of(line) == "torch" for line in lines)]
-    cuts = ((line, cut(line)) for lines in files for line in lines)
-    pins = {asked.name: line for line, asked in cuts if asked and _EXACT.fullmatch(asked.specifier)}
-    return sound(tuple(pins.values()))
+    pins = filter(None, (cut(line) for lines in files for line in lines))
+    return {
+        asked.name: f"{asked.name}{asked.specifier}"
+        for asked in pins
+        if asked.name in USUAL | kb.companion_names and _EXACT.fullmatch(asked.specifier)
+    }
 
 
 def _new_change(
