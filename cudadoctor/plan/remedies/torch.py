@@ -106,9 +106,11 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
 def _is_there(remedy: Remedy, build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
     """Whether a report shows that very build, and nothing comes with it: it is not the cure."""
     change = remedy.packages
-    alone = change is not None and len(change.install) == 1 and not change.then
-    here = _of_known_platform(m, kb)
-    return m.look == "report" and alone and installed_row(here, kb) == build
+    alone = change is not None and (len(change.install), change.then) == (1, ())
+    own = m.torch.version
+    if m.look != "report" or not alone or own is None or own.is_prerelease:
+        return False
+    return installed_row(_of_known_platform(m, kb), kb) == build
 
 
 def _without_program(floors: dict[str, OptVersion], build: str) -> Remedies:
@@ -773,9 +775,11 @@ def install_python(
     )
     title = f"Create a new environment with Python {wanted}"
     files = (line for install in m.installs or () for line in install.requirements)
-    rest = "Then install the rest of your requirements file in the new environment."
-    after = rest if change and any(line.startswith("-r ") for line in files) else None
-    return (_step(id="install-python", title=title, **_made(made, after)),)
+    named = change is not None and any(line.startswith("-r ") for line in files)
+    return (_step(id="install-python", title=title, **_made(made, _REST if named else None)),)
+
+
+_REST = "Then install the rest of your requirements file in the new environment."
 
 
 def _wanted_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
