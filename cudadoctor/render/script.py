@@ -119,7 +119,7 @@ class _Script:
             (block if steps in root else body).extend(["", *self._group(number, steps)])
         # uv finds a report's environment from the folder of its project.
         apart = any(
-            is_runnable(steps[0]) and any(argv[0] != "uv" for argv in steps[0].commands)
+            is_runnable(steps[0]) and any(argv[:2] != ("uv", "pip") for argv in steps[0].commands)
             for steps in ordered
         )
         commands = "\n".join(line for line in body if not line.startswith("#"))

@@ -221,8 +221,16 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         },
         sure=proof,
         severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
-        remedies=_matched(m, kb, package, torch, found),
+        remedies=_matched(m, kb, package, torch, dict.fromkeys((*found, *_also_named(m)))),
     )
+
+
+def _also_named(m: Machine) -> list[str]:
+    """The listed extensions that the error texts of a report name, whatever their versions say."""
+    errors = (s.text.lower() for s in m.symptoms or () if "undefined symbol" in s.text)
+    text = "\n".join(errors).replace("-", "_")
+    present = (package.name for package in m.packages or () if package.name in EXTENSIONS)
+    return [name for name in present if re.search(rf"(?<!\w){name.replace('-', '_')}", text)]
 
 
 def _import_error(m: Machine, name: str) -> tuple[str, str]:

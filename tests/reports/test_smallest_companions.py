@@ -227,3 +227,24 @@ def test_what_must_move_with_a_program_ends_before_the_next_release() -> None:
     listed = on("2.5.1+cu124", "12.4", "vllm==0.6.4", "transformers==4.46.0", gpu="NVIDIA B200")
     step = first(f"{listed}{no_kernel}\n")
     assert step.packages and "transformers>=4.55.0,<4.56" in step.packages.then
+
+
+def test_what_only_an_error_names_comes_along_with_what_its_version_shows() -> None:
+    listed = on("2.5.1+cu124", "12.4", "torch_scatter==2.1.2+pt24cu124", "flash-attn==2.7.2.post1")
+    step = first(f"{listed}{FLASH}\n")
+    assert step.packages and {*step.packages.install} == {
+        "torch-scatter==2.1.2+pt25cu124",
+        "flash-attn==2.7.2.post1",
+    }
+    step = first(listed)
+    assert step.packages and step.packages.install == ("torch-scatter==2.1.2+pt25cu124",)
+
+
+def test_a_program_that_was_only_asked_for_is_refused_as_well() -> None:
+    no_kernel = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    text = "GTX 1080 Ti, Ubuntu 22.04 x86_64, driver 550.120, Python 3.10, torch 2.7.0+cu126\n"
+    step = first(f"{text}$ pip install vllm==0.9.2\n{no_kernel}\n")
+    assert step.id == "other-gpu" and not step.commands
+    served = text.replace("1080 Ti", "1630") + f"$ pip install vllm==0.9.2\n{no_kernel}\n"
+    steps = judge(foreign(read_report(served, KB))).plan.steps
+    assert all(step.id != "other-gpu" for step in steps)

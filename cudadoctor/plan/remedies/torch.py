@@ -84,7 +84,9 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     if _needs_jetson_wheel(m):
         return jetson_torch(m, kb)
     choice = best_build(m, kb, keep=keep)
-    floors = {one.name: below_floor(one.name, m, kb) for one in m.packages or ()}
+    lines = (line for install in m.installs or () for line in install.requirements)
+    names = dict.fromkeys((*(one.name for one in m.packages or ()), *map(name_of, lines)))
+    floors = {name: below_floor(name, m, kb) for name in names}
     if m.look == "report" and choice.build and any(floors.values()):
         return _without_program(floors, f"{choice.build.torch} ({choice.build.variant})")
     if choice.build is not None:
