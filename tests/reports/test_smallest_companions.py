@@ -248,3 +248,13 @@ def test_a_program_that_was_only_asked_for_is_refused_as_well() -> None:
     served = text.replace("1080 Ti", "1630") + f"$ pip install vllm==0.9.2\n{no_kernel}\n"
     steps = judge(foreign(read_report(served, KB))).plan.steps
     assert all(step.id != "other-gpu" for step in steps)
+
+
+@pytest.mark.parametrize("processor", [" (x86_64)", ""])
+def test_what_a_program_pins_for_one_processor_counts_where_none_is_named(processor: str) -> None:
+    no_kernel = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    present = ("vllm==0.6.4", "transformers==4.46.0", "xformers==0.0.28.post2")
+    listed = on("2.5.1+cu124", "12.4", *present, gpu="NVIDIA B200").replace(" (x86_64)", processor)
+    step = first(f"{listed}{no_kernel}\n")
+    # vllm 0.10.1.1 pins it exactly, though there is a later build for the same torch.
+    assert step.packages and "xformers==0.0.31" in step.packages.install

@@ -247,6 +247,7 @@ def remedy_for(
 
     pinned: releases of companions that another package requires.
     """
+    m = _of_known_platform(m, kb)  # Requirements often hold for one processor only.
     there, moved = moved_along(build, m, kb)
     companions, packages = companions_for(build, there, kb) | (pinned or {}), there.packages or ()
     pins = (f"{name}=={release}" for name, release in companions.items() if release)
