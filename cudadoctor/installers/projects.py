@@ -65,13 +65,14 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
         # The tool's own command writes the project file and the lock, and brings the environment.
         return Written(tool=tool, commands=(_add(m, tool, folder, wanted),))
     marker = _marker(m, kb, change)
-    named = m.python.index.extra if m.python.index else None
-    if elsewhere and change.variant and any(TORCH_INDEX in url for url in named or ()):
+    named = (*(m.python.index.extra if m.python.index else ()), *_leading(m, tool))
+    if elsewhere and change.variant and any(TORCH_INDEX in url for url in named):
         # An index that the project names would be asked for torch again: this one is for torch.
         change, marker = replace(change, index=f"{TORCH_INDEX}/{change.variant}"), None
     lines = _poetry if tool == "poetry" else _pdm if tool == "pdm" else _uv
     file = parent(m, folder, "pyproject.toml") if folder else "pyproject.toml"
     other = _NO_OTHER_INDEX if change.index is None and elsewhere else None
+    other = _IN_PLACE if _leading(m, tool) else other
     return Written(
         tool=tool,
         commands=(_command(m, tool, folder, wanted),),
@@ -86,6 +87,13 @@ def write(m: Machine, kb: Knowledge, change: PackageChange, tool: str) -> Writte
 _NO_OTHER_INDEX = (
     "If the file already has lines that specify another index or source for torch, delete them."
 )
+_IN_PLACE = "These lines replace the ones that name another index or source for these packages."
+
+
+def _leading(m: Machine, tool: str) -> Strings:
+    """Torch's indexes that a report's project file names."""
+    urls = (url for asked in m.installs or () if asked.tool == tool for url in asked.indexes)
+    return tuple(url for url in urls if TORCH_INDEX in url)
 
 
 def _add(m: Machine, tool: str, folder: OptStr, wanted: Strings) -> Command:

@@ -117,7 +117,13 @@ def manager(m: Machine, *names: str) -> OptStr:
     found = (
         program for name in names for program in m.python.managers or () if program.name == name
     )
-    return next((program.path or program.name for program in found), None)
+    told = "uv" if "uv" in names and is_of_uv(m) else None
+    return next((program.path or program.name for program in found), told)
+
+
+def is_of_uv(m: Machine) -> bool:
+    """Whether a report shows that uv made its environment, which then has no pip."""
+    return m.look == "report" and "uv" in (m.python.kind, m.python.project_tool)
 
 
 def parent(m: Machine, *parts: str) -> str:

@@ -30,6 +30,7 @@ from cudadoctor.installers.tool import (
     Wanted,
     Written,
     interpreter,
+    is_of_uv,
     manager,
     parent,
     within,
@@ -38,6 +39,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.findings import PackageChange
 from cudadoctor.model.machine import Json, Machine, OptInt
 from cudadoctor.model.requirements import normal
+from cudadoctor.model.trust import PLACEHOLDER
 
 
 def write(m: Machine, _: Knowledge, change: PackageChange) -> Written:
@@ -45,7 +47,7 @@ def write(m: Machine, _: Knowledge, change: PackageChange) -> Written:
     uv, python = manager(m, "uv") or "uv", interpreter(m)
     installed = install(m, change, uv, python)
     removed = sound(change.remove)
-    uninstall = (uv, *in_project(m), "pip", "uninstall", "--python", python, *removed)
+    uninstall = (uv, *in_project(m), "pip", "uninstall", *_of(m, python), *removed)
     asked = (rehearsed(installed.commands[0], "--reinstall"),) if change.ask else ()
     commands = (*asked, *((uninstall,) if removed else ()), *installed.commands)
     return Written(tool="uv", commands=commands, note=installed.note)
@@ -54,9 +56,14 @@ def write(m: Machine, _: Knowledge, change: PackageChange) -> Written:
 def install(m: Machine, change: PackageChange, uv: str, python: str) -> Written:
     """The installing half of the change, into any interpreter's environment."""
     source = source_for(m, change, "uv")
-    start = (uv, *in_project(m), "pip", "install", "--python", python)
+    start = (uv, *in_project(m), "pip", "install", *_of(m, python))
     commands = installs(start, change, source, uv_options(source), "--no-cache-dir")
     return Written(tool="uv", commands=commands, note=source.note)
+
+
+def _of(m: Machine, python: str) -> Command:
+    """Which environment is meant; a report's is the active one, or .venv of the folder."""
+    return () if m.look == "report" and python == PLACEHOLDER else ("--python", python)
 
 
 def in_project(m: Machine) -> Command:
@@ -157,7 +164,7 @@ def new(wanted: Wanted) -> Recipe:
 TOOL = Tool(
     name="uv",
     programs=("uv",),
-    fits=lambda m: m.python.pip is False and manager(m, "uv") is not None,
+    fits=lambda m: is_of_uv(m) or (m.python.pip is False and manager(m, "uv") is not None),
     write=write,
     kind="pyproject",
     file="pyproject.toml",

@@ -61,10 +61,16 @@ class _Binaries(Row, frozen=True):
 
 
 class _Flash(Row, frozen=True):
+    """cuda: the oldest CUDA of torch's builds that the wheels load with, where not all of them do.
+
+    Those for torch 2.6 are made with its build for CUDA 12.6, the first with the new ABI of C++.
+    """
+
     version: Version
     torch: Strings
     cuda_major: int
     python: str
+    cuda: OptVersion = None
 
 
 class _CompanionTable(Row, frozen=True):
@@ -153,7 +159,8 @@ class Companions(TorchBuilds):
             if exact := _EXACT.fullmatch(asked):
                 ends = version(exact[1])
             if asked not in fits:
-                fits[asked] = bool(asked) and admits(asked, torch)
+                # bitsandbytes calls nothing of torch's C++: its early releases ask for any.
+                fits[asked] = bool(asked or name == "bitsandbytes") and admits(asked, torch)
             if fits[asked] and (ends is None or torch <= ends):
                 yield row.version
 
@@ -239,18 +246,19 @@ class Companions(TorchBuilds):
         here = None in (platform, places) or not {platform, "any"}.isdisjoint(places or ())
         return here and (None in (python, pythons) or _serves(pythons or (), python or ""))
 
-    def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> OptStr:
-        """The newest flash-attn that has a Linux wheel for all three; None if none is known."""
-        found = [
+    def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> Strings:
+        """The releases of flash-attn that have a Linux wheel for all three, newest first."""
+        found = {
             row.version
             for row in self._companions.flash_attn
             if minor(torch) in row.torch
             and row.cuda_major == cuda.major
+            and (row.cuda is None or row.cuda <= cuda)
             and _within(python, row.python)
-        ]
+        }
         # A post-release has fewer wheels, and some of them carry the name of the release itself.
-        newest = max(found, key=lambda release: (not release.is_postrelease, release), default=None)
-        return str(newest) if newest else None
+        wheels = (one for one in found if not (one.post and Version(one.base_version) in found))
+        return tuple(str(release) for release in sorted(wheels, reverse=True))
 
 
 def _serves(pythons: Strings, python: str) -> bool:

@@ -27,6 +27,20 @@ EXTENSIONS = frozenset(
 """Packages with compiled code against one torch release."""
 SHARED = frozenset({"numpy", "transformers"})
 """Packages that many programs share: a program that moves may need another release of them."""
+USUAL = SHARED | frozenset(
+    """
+    aiohttp albumentations av controlnet-aux datasets decord diffusers einops evaluate faiss-cpu
+    fastapi faster-whisper ftfy gradio h5py huggingface-hub hydra-core imageio imageio-ffmpeg
+    insightface invisible-watermark jupyter jupyterlab kornia librosa lightning-utilities
+    llvmlite matplotlib mediapipe moviepy numba omegaconf onnx onnxruntime onnxruntime-gpu
+    open-clip-torch openai-whisper opencv-contrib-python opencv-python opencv-python-headless
+    pandas peft pillow protobuf pydantic pytest pytorch-lightning pyyaml regex requests rich
+    safetensors scikit-image scikit-learn scipy seaborn sentence-transformers sentencepiece
+    soundfile streamlit tensorboard tiktoken timm tokenizers torchmetrics tqdm trimesh trl
+    ultralytics uvicorn wandb
+    """.split()  # noqa: SIM905
+)
+"""Packages that stand beside torch in many requirements: a new environment gets their pins too."""
 BUILT_AS = {"transformer-engine": ("transformer-engine[pytorch]", ("transformer-engine-torch",))}
 """What pip is asked for where that is not the bare name, and the packages that are built then."""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NewType
 from msgspec.structs import asdict, replace
 
 from cudadoctor.model.machine import Distribution, Identity, Machine, Manager, OptStr, Strings
-from cudadoctor.model.requirements import EXTENSIONS, SHARED, TORCH_FAMILY
+from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY, USUAL
 from cudadoctor.model.variables import NAMES, PREFIXES
 from cudadoctor.model.versions import version_of
 
@@ -440,7 +440,7 @@ _CONDA = frozenset(
 )
 _OTHERS = frozenset(
     {
-        *SHARED,
+        *USUAL,
         "pynvml",
         "nvidia-ml-py",
         "triton-windows",

@@ -117,7 +117,11 @@ class _Script:
         block: list[str] = []
         for number, steps in enumerate(ordered, 1):
             (block if steps in root else body).extend(["", *self._group(number, steps)])
-        apart = any(is_runnable(steps[0]) and steps[0].commands for steps in ordered)
+        # uv finds a report's environment from the folder of its project.
+        apart = any(
+            is_runnable(steps[0]) and any(argv[:2] != ("uv", "pip") for argv in steps[0].commands)
+            for steps in ordered
+        )
         commands = "\n".join(line for line in body if not line.startswith("#"))
         yield from map(self._spoken, self.words.start(commands, apart=apart))
         yield from self._needs_venv()

@@ -455,7 +455,8 @@ def _install(tool: str, words: Iterator[str], line: int) -> Install:
     for word in words:
         if not word.startswith("-"):
             if _REQUIREMENT.fullmatch(word):
-                wanted.append(word.rstrip("," if word.endswith((".whl", ".")) else ".,:;)"))
+                kept = word.endswith((".whl", ".")) and "==" not in word
+                wanted.append(word.rstrip("," if kept else ".,:;)"))
             continue
         name, sign, value = word.partition("=")
         if not sign and _TAKES_VALUE.fullmatch(name):
@@ -473,7 +474,7 @@ def _install(tool: str, words: Iterator[str], line: int) -> Install:
 
 
 def _asked(
-    tool: str, line: int, wanted: list[str], indexes: list[str], options: Iterable[str] = ()
+    tool: str, line: int, wanted: list[str], indexes: Iterable[str], options: Iterable[str] = ()
 ) -> Install:
     return Install(
         tool=tool,
@@ -520,11 +521,16 @@ _NEEDED = re.compile(
     r"\s{0,8}[\"']?(?P<what>torch(?:vision|audio)?(?:\s?[=<>~!]=?[\w.*+,<>= ]{1,40})?)"
     r"[\"']?,?\s{0,4}$"
 )
+_FILE_HEAD = re.compile(r"(?i).{0,80}\brequirements[\w.-]{0,20}\.txt\W{0,6}$")
+_PIN = re.compile(r"\s{0,8}(?P<what>[A-Za-z][\w.-]{1,60}==\d[\w.+!]{0,40})\s{0,4}$")
 _YAML = re.compile(
     r"\s{0,8}- (?P<what>(?:[\w-]{1,30}::)?[\w.-]{2,40}(?:\s?[=<>]{1,2}[\w.*=<>,]{1,40})?)\s{0,4}$"
 )
 _OURS = re.compile(r"(?:[\w-]{1,30}::)?(?:py)?torch|cudatoolkit")
-_INDEX_TABLES = ("tool.uv.index", "tool.uv.pip", "tool.poetry.source", "tool.uv", "source")
+_INDEX_TABLES = (
+    *("tool.uv.index", "tool.uv.pip", "tool.uv", "tool.poetry.source", "tool.pdm.source"),
+    "source",
+)
 
 
 def _manifests(doc: Document) -> Installs:
@@ -533,6 +539,9 @@ def _manifests(doc: Document) -> Installs:
         yield from _pyproject(doc)
     if doc.mentions("--index-url", "--extra-index-url", "--find-links"):
         yield from _requirements(doc)
+    for number, _ in doc.rows(_FILE_HEAD, "requirements"):
+        if wanted := list(_pins_below(doc, number)):
+            yield _asked("pip", number, wanted, ())
     if doc.mentions("dependencies:", "channels:"):
         yield from _environment(doc)
 
@@ -556,7 +565,8 @@ def _pyproject(doc: Document) -> Installs:
     named = [name for name in sources if re.search(r"cu\d{2,3}|cpu", name)]
     if indexes or sources:
         # A package that is tied to an index is looked for there alone.
-        tool = "poetry" if "[tool.poetry" in doc.low else "uv"
+        named_in = (tool for tool in ("poetry", "pdm") if f"[tool.{tool}" in doc.low)
+        tool = next(named_in, "uv")
         yield _asked(tool, first, wanted, indexes or named, ["--index-url"] if sources else [])
 
 
@@ -579,8 +589,20 @@ def _requirements(doc: Document) -> Installs:
     )
     if found := alone.rows(_INDEX_OPTION):
         wanted = [row["what"].replace(" ", "") for _, row in alone.rows(_NEEDED)]
+        wanted += _pins_below(alone, found[0][0])
         only = ("--index-url" for _, row in found if row["option"] in ("--index-url", "-i"))
         yield _asked("pip", found[0][0], wanted, [row["url"] for _, row in found], only)
+
+
+def _pins_below(doc: Document, first: int) -> Iterator[str]:
+    """The exact requirements of the file that such an option begins, to its first other line."""
+    for number, text in doc.lines:
+        found = _PIN.match(text) if number > first else None
+        open_line = number == first + 1 and not text.strip(" `")
+        if number > first and not (found or open_line or _INDEX_OPTION.match(text)):
+            return
+        if found:
+            yield found["what"]
 
 
 def _environment(doc: Document) -> Installs:

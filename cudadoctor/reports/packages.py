@@ -79,7 +79,8 @@ def _said_of(rows: list[Row], rank: Rank, source: str) -> Statements:
     for package, line, build in rows:
         if package.name == "torch":
             facts = values.torch_facts(package.version)
-            of_conda = {"torch.installer": "conda"} if package.installer == "conda" else {}
+            kind = {"torch.installer": "conda", "python.kind": "conda"}
+            of_conda = kind if package.installer == "conda" else {}
             yield from stated(line, source, facts, rank)
             yield from stated(line, source, build_of_conda(build) | of_conda, rank)
 

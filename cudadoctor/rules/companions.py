@@ -203,7 +203,7 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         fact, error = _import_error(m, package.name)
         if not found and (symbol := _GLIBC.search(error)):
             return _for_newer_glibc(m, package, symbol[0], fact)
-        why = _built_for_other(m, kb, package, torch) if package.name in EXTENSIONS else None
+        why = built_for_other(m, kb, package, torch) if package.name in EXTENSIONS else None
         if package.name in EXTENSIONS and any(words in error for words in _OF_ANOTHER_BUILD):
             why = why or f"importing it fails with {error[:160]}"
         if why:
@@ -223,8 +223,16 @@ def torch_extension_abi(m: Machine, kb: Knowledge) -> Answer:
         },
         sure=proof,
         severity=ERROR if error_with(m, "undefined symbol: _ZN") else None,
-        remedies=_matched(m, kb, package, torch, found),
+        remedies=_matched(m, kb, package, torch, dict.fromkeys((*found, *_also_named(m)))),
     )
+
+
+def _also_named(m: Machine) -> list[str]:
+    """The listed extensions that the error texts of a report name, whatever their versions say."""
+    errors = (s.text.lower() for s in m.symptoms or () if "undefined symbol" in s.text)
+    text = "\n".join(errors).replace("-", "_")
+    present = (package.name for package in m.packages or () if package.name in EXTENSIONS)
+    return [name for name in present if re.search(rf"(?<!\w){name.replace('-', '_')}", text)]
 
 
 def _import_error(m: Machine, name: str) -> tuple[str, str]:
@@ -362,7 +370,8 @@ def _torch_it_was_built_for(m: Machine, kb: Knowledge, package: Distribution) ->
     return tuple(replace(remedy, title=title) for remedy in install_torch(m, kb, release))
 
 
-def _built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> OptStr:
+def built_for_other(m: Machine, kb: Knowledge, package: Distribution, torch: Version) -> OptStr:
+    """Why compiled code of a package does not fit this torch; None where nothing shows it."""
     length = min(len(package.torch.release), 2) if package.torch else 0
     if package.torch and package.torch.release[:length] != torch.release[:length]:
         return f"it was built against torch {package.torch}"

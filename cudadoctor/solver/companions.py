@@ -170,7 +170,7 @@ class Question(NamedTuple):
         """What is installed and shared, and this release refuses -> what it requires of it."""
         new = told(Distribution(name=self.package.name, version=release), self.kb)
         return {
-            asked.name: asked.specifier
+            asked.name: _with_end(asked.specifier, present.version)
             for asked in asked_by(new, SHARED, self.machine)
             for present in filter(None, [self.machine.package(asked.name)])
             if not _admitted(asked.specifier, present.version)
@@ -223,8 +223,8 @@ def _flash_attn(q: Question) -> Fate:
         return Fate() if known and q.takes_python(q.package.version) else q.stays()
     python, cuda = python_of(q.machine), q.build.cuda
     if q.build.platform == "linux_x86_64" and python is not None and cuda is not None:
-        release = q.kb.prebuilt_flash(q.build.torch, cuda, python)
-        if release is not None:
+        wheels = q.kb.prebuilt_flash(q.build.torch, cuda, python)
+        if release := nearest(wheels, q.package.version):
             return q.pinned(release)
     return _compiled(q)
 
@@ -318,8 +318,10 @@ def _torch_tensorrt(q: Question) -> Fate:
 
 
 def nearest(releases: Iterable[str], installed: str) -> OptStr:
-    """The newest patch of the nearest minor release: the next one above, else the last below."""
+    """The installed release, else the newest patch of the nearest minor one: above, else below."""
     found, here = sorted(releases, key=_order), _order(installed)
+    if installed.partition("+")[0] in found:
+        return installed.partition("+")[0]
     above = [_order(release)[:2] for release in found if _order(release) > here]
     last = (release for release in reversed(found) if _order(release)[:2] in above[:1] or not above)
     return next(last, None)
@@ -457,6 +459,22 @@ def _least(specifier: str) -> OptStr:
     """The release that comes where a package that does not meet a specifier is replaced."""
     found = re.search(r"[>=]=([\d.]+\d)", specifier)
     return found[1] if found else None
+
+
+def _with_end(specifier: str, installed: str) -> str:
+    """The specifier up to the next minor release, or major one where it asks for another major.
+
+    What came out later than the program that asks (transformers 5) may not work with it.
+    """
+    least = version_of(_least(specifier) or "")
+    if least is None or re.search(r"<|==|~=", specifier):
+        return specifier
+    same = installed.partition(".")[0] == str(least.major)
+    return (
+        f"{specifier},<{least.major}.{least.minor + 1}"
+        if same
+        else f"{specifier},<{least.major + 1}"
+    )
 
 
 def told(package: Distribution, kb: Knowledge) -> Distribution:

@@ -189,7 +189,7 @@ def test_a_program_that_serves_no_such_gpu_is_named(gpu: str, refused: bool) -> 
     env = collected("2.7.1+cu118" if not refused else "2.8.0+cu128", f"GPU 0: NVIDIA {gpu}")
     env = env.replace("560.35.03", "470.82.01" if not refused else "570.86.15")
     found = judged(f"{NO_IMAGE}{env}vllm 0.10.2, transformers 4.57.1\n")
-    notes = " ".join(step.note or "" for step in found.plan.steps)
+    notes = " ".join(step.note or step.manual or "" for step in found.plan.steps)
     assert ("vllm needs a GPU with compute capability 7.0 or higher" in notes) is refused
 
 

@@ -235,7 +235,7 @@ OF_PYG = "--find-links https://data.pyg.org/whl/torch-2.6.0+cu124.html"
             "flash_attn_2_cuda.cpython-311-x86_64-linux-gnu",
             "2.6.0+cu124",
             "flash-attn",
-            "--no-build-isolation --no-cache-dir flash-attn==2.8.3",
+            "--no-build-isolation --no-cache-dir flash-attn==2.7.4.post1",
         ),
         ("vllm/_C.abi3", "2.6.0+cu124", "vllm", "pip install vllm==0.8.5.post1"),
         (

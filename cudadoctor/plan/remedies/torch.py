@@ -29,6 +29,7 @@ from cudadoctor.model.requirements import (
     COMPANIONS,
     SHARED,
     TORCH_FAMILY,
+    USUAL,
     cut,
     exactly,
 )
@@ -83,8 +84,15 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     if _needs_jetson_wheel(m):
         return jetson_torch(m, kb)
     choice = best_build(m, kb, keep=keep)
+    lines = (line for install in m.installs or () for line in install.requirements)
+    names = dict.fromkeys((*(one.name for one in m.packages or ()), *map(name_of, lines)))
+    floors = {name: below_floor(name, m, kb) for name in names}
+    if m.look == "report" and choice.build and any(floors.values()):
+        return _without_program(floors, f"{choice.build.torch} ({choice.build.variant})")
     if choice.build is not None:
         remedy = remedy_for(choice.build, m, kb)
+        if _is_there(remedy, choice.build, m, kb):
+            return ()
         if _leaves_release_open(choice.build, m, kb):
             remedy = _of_any_release(remedy)
         others = (choice.newest,) if choice.newest else ()
@@ -95,6 +103,27 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
         )
         return (remedy, *newest)
     return instead(m, kb, choice.alternatives, keep)
+
+
+def _is_there(remedy: Remedy, build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
+    """Whether a report shows that very build, and nothing comes with it: it is not the cure."""
+    change = remedy.packages
+    alone = change is not None and (len(change.install), change.then) == (1, ())
+    own = m.torch.version
+    if m.look != "report" or not alone or own is None or own.is_prerelease:
+        return False
+    return installed_row(_of_known_platform(m, kb), kb) == build
+
+
+def _without_program(floors: dict[str, OptVersion], build: str) -> Remedies:
+    """What a report asks about runs on none of its GPUs: another torch would not help it.
+
+    floors: packages -> the oldest GPU that they serve, None for one that is served here.
+    """
+    texts = [unserved(name, floor) for name, floor in floors.items() if floor]
+    texts.append(f"torch {build} does run on them: use a program that needs nothing but torch.")
+    title = f"Run {listed([name for name, floor in floors.items() if floor])} on a newer GPU"
+    return by_hand("other-gpu", title, " ".join(texts))
 
 
 def _leaves_release_open(build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
@@ -214,6 +243,7 @@ def remedy_for(
 
     pinned: releases of companions that another package requires.
     """
+    m = _of_known_platform(m, kb)  # Requirements often hold for one processor only.
     there, moved = moved_along(build, m, kb)
     companions, packages = companions_for(build, there, kb) | (pinned or {}), there.packages or ()
     pins = (f"{name}=={release}" for name, release in companions.items() if release)
@@ -247,7 +277,7 @@ def remedy_for(
             download_bytes=download_of(build, kb),
             find_links=next(filter(None, (fate.find_links for fate in fates.values())), None),
         ),
-        variables=_temporary(build, m),
+        variables=_temporary(build, m) | _unforced((package.name for package in packages), m),
         note=joined(
             *(_replaced(pin, m, build) for pin in moved),
             *caveats(build, there, kb, lost),
@@ -326,6 +356,7 @@ def _own_wheels(m: Machine, kb: Knowledge) -> Strings:
 
 def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases of these packages that belong to the installed torch; () where none is known."""
+    m = _of_known_platform(m, kb)
     version, origin = m.torch.version, _origin(m, kb)
     # No package index has wheels for the torch of NVIDIA's images, or for ROCm.
     if version is None or _needs_jetson_wheel(m) or (version.local and not origin.variant):
@@ -335,8 +366,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     floors = {name: floor for name in names if (floor := below_floor(name, m, kb))}
     names = tuple(name for name in names if name not in floors)
     if floors and not names:
-        texts = (unserved(name, floor) for name, floor in floors.items())
-        return by_hand("other-gpu", f"Run {listed(tuple(floors))} on a newer GPU", " ".join(texts))
+        return _without_program({**floors}, f"{version.public}")
     found = {name: _release_for(name, version, m, kb) for name in names}
     pins = {
         name: f"{name}=={release}"
@@ -369,8 +399,32 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     words = ", ".join(pins.values()).replace("==", " ")
     title = f"Install {words} for torch {version.public}"
     lost = ", ".join(name for name in found if name not in pins)
-    note = f"There is no known release of {lost} for this torch version." if lost else None
-    return (_step(id="install-companion", title=title, packages=change, note=note),)
+    absent = f"There is no known release of {lost} for this torch version." if lost else None
+    wheel = None
+    if found.get("flash-attn") in _prebuilt_flash(m, kb) and m.torch.cuda:
+        # torch's wheels have the new ABI of C++ since 2.6.0+cu126.
+        new = (*version.release[:2], *m.torch.cuda.release) >= (2, 6, 12, 6)
+        kind = f"torch{version.major}.{version.minor}cxx11abi{'TRUE' if new else 'FALSE'}"
+        wheel = f"flash-attn downloads its own wheel ({kind}); nothing is compiled."
+    note = joined(absent, wheel)
+    variables = _unforced(pins, m)
+    return (
+        _step(id="install-companion", title=title, packages=change, note=note, variables=variables),
+    )
+
+
+def _unforced(names: Iterable[str], m: Machine) -> dict[str, OptStr]:
+    """The variables to unset that somebody set to get along with the old builds of these."""
+    names, env = {*names}, m.env or {}
+    return {name: None for name, package in _FORCED.items() if package in names and name in env}
+
+
+_FORCED = {
+    "BNB_CUDA_VERSION": "bitsandbytes",
+    "FLASH_ATTENTION_FORCE_BUILD": "flash-attn",
+    "FLASH_ATTENTION_SKIP_CUDA_BUILD": "flash-attn",
+}
+"""Variables that choose another build of a package than the one for torch -> the package."""
 
 
 def _off_nightlies(m: Machine, kb: Knowledge) -> Remedies:
@@ -381,6 +435,11 @@ def _off_nightlies(m: Machine, kb: Knowledge) -> Remedies:
         f"https://download.pytorch.org/whl/nightly/{variant}."
     )
     return tuple(replace(way, note=joined(note, way.note)) for way in install_torch(m, kb)[:1])
+
+
+def _of_known_platform(m: Machine, kb: Knowledge) -> Machine:
+    """The machine with the processor that is supposed where only its system is known."""
+    return supposed(m, kb).machines[0] if m.platform.system else m
 
 
 def rebuild_extension(m: Machine, name: str) -> Remedies:
@@ -409,14 +468,14 @@ def _public(release: OptStr) -> OptStr:
 
 def _comes(name: str, release: str, m: Machine, kb: Knowledge) -> bool:
     """Whether the source of an extension can become one here: by a wheel of its own, or by nvcc."""
-    return (name == "flash-attn" and _prebuilt_flash(m, kb) == release) or builds_here(m)
+    return (name == "flash-attn" and release in _prebuilt_flash(m, kb)) or builds_here(m)
 
 
-def _prebuilt_flash(m: Machine, kb: Knowledge) -> OptStr:
-    """The flash-attn whose installation fetches a wheel for this torch; None where unknown."""
+def _prebuilt_flash(m: Machine, kb: Knowledge) -> Strings:
+    """The flash-attn whose installation fetches a wheel for this torch; () where unknown."""
     torch, cuda, python = m.torch.version, m.torch.cuda, python_of(m)
     if torch is None or cuda is None or python is None or platform_of(m) != "linux_x86_64":
-        return None
+        return ()
     return kb.prebuilt_flash(Version(torch.public), cuda, python)
 
 
@@ -548,9 +607,9 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
         foreign = m.torch.installer == "conda" and not kb.conda_cuda("pytorch", torch, place or "")
         variant = None if foreign else _origin(m, kb).variant
         return kb.pyg_release(name, torch, variant, place, python) if variant else None
+    package = m.package(name) or _asked_for(name, m)
     if name == "flash-attn" and (prebuilt := _prebuilt_flash(m, kb)):
-        return prebuilt
-    package = m.package(name)
+        return nearest(prebuilt, package.version if package else prebuilt[0])
     stays = build or TorchBuild(
         torch=bare,
         variant="",
@@ -570,9 +629,19 @@ def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr
     serving = tuple(release for release in fitting if question.serves_cuda(release) is not False)
     found = admitted(name, serving, m, kb)
     # Of one made for each torch the last build is taken.
-    if package is None or name == "xformers" or _public(package.version) in found:
+    if package is None or name == "xformers":
         return next(iter(found), None)
+    if name == "bitsandbytes":  # Its one wheel is for every torch: the same again cures nothing.
+        found = tuple(one for one in found if one != _public(package.version)) or found
     return nearest(found, package.version)
+
+
+def _asked_for(name: str, m: Machine) -> Distribution | None:
+    """The release that a command of the report installs, where no list shows the package."""
+    lines = (line for install in m.installs or () for line in install.requirements)
+    asked = next((one for one in map(cut, lines) if one and one.name == name), None)
+    exact = asked and _EXACT.fullmatch(asked.specifier)
+    return Distribution(name=name, version=asked.specifier[2:]) if asked and exact else None
 
 
 def installed_row(m: Machine, kb: Knowledge) -> TorchBuild | None:
@@ -708,11 +777,21 @@ def install_python(
     }
     wanted = max(made_of, key=lambda python: made_of[python][1])
     change = made_of[wanted][0]
+    if change and (rest := _asked_beside(m, kb)):
+        own = [line for line in change.then if name_of(line) != "numpy" or "numpy" not in rest]
+        handled = {*map(name_of, (*change.install, *own)), *TORCH_FAMILY}
+        more = (line for name, line in rest.items() if name not in handled)
+        change = replace(change, then=(*own, *more))
     made = environment.new_environment(
         m, str(wanted), replace(change, remove=()) if change else None
     )
     title = f"Create a new environment with Python {wanted}"
-    return (_step(id="install-python", title=title, **_made(made)),)
+    files = (line for install in m.installs or () for line in install.requirements)
+    named = change is not None and any(line.startswith("-r ") for line in files)
+    return (_step(id="install-python", title=title, **_made(made, _REST if named else None)),)
+
+
+_REST = "Then install the rest of your requirements file in the new environment."
 
 
 def _wanted_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
@@ -729,6 +808,18 @@ def _wanted_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
     }
     present = (package for package in m.packages or () if package.name in names)
     return wanted | {package.name: _public(package.version) or "" for package in present}
+
+
+def _asked_beside(m: Machine, kb: Knowledge) -> dict[str, str]:
+    """What the author pins in one file, or command, with torch: name -> requirement."""
+    texts = [install.requirements for install in m.installs or ()]
+    files = [lines for lines in texts if any(name_of(line) == "torch" for line in lines)]
+    pins = filter(None, (cut(line) for lines in files for line in lines))
+    return {
+        asked.name: f"{asked.name}{asked.specifier}"
+        for asked in pins
+        if asked.name in USUAL | kb.companion_names and _EXACT.fullmatch(asked.specifier)
+    }
 
 
 def _new_change(

@@ -14,7 +14,13 @@ from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Re
 from cudadoctor.model.machine import Install, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.model.trust import PLACEHOLDER
-from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
+from cudadoctor.plan.remedies import (
+    by_hand,
+    install_companion,
+    install_packages,
+    install_python,
+    install_torch,
+)
 from cudadoctor.rules.evidence.signs import WORDS, gpu_present
 from cudadoctor.rules.pasted.refusals import (
     CONDA,
@@ -315,7 +321,7 @@ def variant_not_given(m: Machine, kb: Knowledge) -> Answer:
     title="{wanted} has no wheel for this system",
     essential=False,
 )
-def triton_refused(m: Machine) -> Answer:
+def triton_refused(m: Machine, kb: Knowledge) -> Answer:
     """The triton package exists only for Linux, and each release supports only a few Python
     versions.
 
@@ -340,7 +346,12 @@ def triton_refused(m: Machine) -> Answer:
         confidence=LIKELY if m.platform.system in (None, "Windows") else POSSIBLE,
         remedies=(
             windows
-            and install_packages("triton-windows", "Install Triton for Windows", "triton-windows")
+            and (
+                install_companion(m, kb, "triton-windows")
+                or install_packages(
+                    "triton-windows", "Install Triton for Windows", "triton-windows"
+                )
+            )
         )
         or words,
     )

@@ -65,6 +65,7 @@ from cudadoctor.plan.remedies import (
 from cudadoctor.plan.remedies.process import keeper_of
 from cudadoctor.plan.remedies.torch import remedy_for
 from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupported_old
+from cudadoctor.rules.companions import built_for_other
 from cudadoctor.rules.container import with_compute
 from cudadoctor.rules.driver import TOLD, each_once
 from cudadoctor.rules.evidence.libraries import (
@@ -80,6 +81,7 @@ from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
 from cudadoctor.rules.pasted.conditions import cudnn_pin, holds, named_in, refuted, toolkit_used
 from cudadoctor.rules.toolkit import fitting_toolkit
+from cudadoctor.solver.companions import PYG
 from cudadoctor.solver.demand import capabilities_of, demand_of, platform_of
 from cudadoctor.solver.fit import block
 from cudadoctor.solver.supposed import as_listed, begins, supposed
@@ -640,13 +642,18 @@ def _loading_cudnn(m: Machine, kb: Knowledge, listed: Collection[str]) -> Iterat
 
 
 def _extension(m: Machine, kb: Knowledge) -> Remedies:
-    """The release for the report's torch, of the extension that an error text names."""
-    named = _extensions(m) if m.torch.build == "cuda" else ()
-    if len(named) != 1:
+    """The releases for the report's torch, of the extension that an error text names.
+
+    With it those that their versions show to be for the same other torch.
+    """
+    named, torch = _extensions(m) if m.torch.build == "cuda" else (), m.torch.version
+    if torch is None or not (len(named) == 1 or {*named} & {*PYG}):
         return pinned_torch(m, kb)
-    ways = pinned_torch(m, kb) + _replaced(m, kb, *named)
+    present = (package for package in m.packages or () if package.name in EXTENSIONS)
+    off = {package.name for package in present if built_for_other(m, kb, package, torch)}
+    ways = pinned_torch(m, kb) + _replaced(m, kb, *dict.fromkeys((*named, *sorted(off))))
     # Of these there are no wheels anywhere.
-    return ways or (rebuild_extension(m, *named) if named[0] in BUILT_AS else ())
+    return ways or (rebuild_extension(m, *named[:1]) if named[0] in BUILT_AS else ())
 
 
 def _companion(m: Machine, kb: Knowledge) -> Remedies:
@@ -783,7 +790,8 @@ _HEADERS = (
 )
 _BRINGS_COMPILER = (
     "From 3.2.0.post13 on, triton-windows includes a C compiler. Install the release for your "
-    "torch: 3.2 for torch 2.6, 3.3 for 2.7, 3.4 for 2.8, 3.5 for 2.9."
+    "torch: 3.1 for torch 2.5, 3.2 for 2.6, 3.3 for 2.7, 3.4 for 2.8, 3.5 for 2.9, 3.6 for 2.10 "
+    "and 2.11, 3.7 for 2.12 and 2.13, 3.8 for 2.14."
 )
 
 
@@ -800,10 +808,8 @@ def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
         return ways if known else _by_words("cure-triton-broken", _HEADERS, m)
     lacking = "compiler-not-found" in seen or any(words in texts for words in _COMPILER_WORDS)
     if windows and (lacking or seen & _ABOUT_RELEASES):
-        title = "Install Triton for Windows"
-        usual = install_packages("triton-windows", title, "triton-windows")
-        words = by_hand("triton-windows", "Upgrade triton-windows", _BRINGS_COMPILER)
-        return install_companion(m, kb, "triton-windows") or (words if lacking else usual)
+        words = by_hand("triton-windows", "Install the right triton-windows", _BRINGS_COMPILER)
+        return install_companion(m, kb, "triton-windows") or words
     if lacking:
         ways = c_compiler(m) if linux else ()
         return ways if any(way.commands for way in ways) else ()
