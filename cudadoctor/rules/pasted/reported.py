@@ -140,7 +140,7 @@ def _about_package(cause: str, m: Machine) -> dict[str, str] | None:
         return None
     listed = m.package(named[0])
     known = {"package": named[0], "torch": m.torch.text or str(m.torch.version)}
-    return known | ({"version": listed.version} if listed else {})
+    return known | ({"version": listed.version} if listed and listed.version else {})
 
 
 def _worth(sign: Sign) -> tuple[Confidence, int, bool, int]:
@@ -573,18 +573,18 @@ def _extension(m: Machine, kb: Knowledge) -> Remedies:
 
 
 def _companion(m: Machine, kb: Knowledge) -> Remedies:
-    """The companions of another torch, by the tables; all of them where none stands out.
+    """The companions that the error texts name, and those of another torch by the tables.
 
-    Without a list, those that the error texts name.
+    All of them where none stands out.
     """
     torch = Version(m.torch.version.public) if m.torch.version else None
-    listed = [package for package in map(m.package, _PAIRED) if package]
+    listed = [package for package in map(m.package, _PAIRED) if package and package.version]
     off = [
         package.name
         for package in listed
         if torch and package.version.partition("+")[0] not in kb.companion(package.name, torch)
     ]
-    names = off or [package.name for package in listed] or _companions(m)
+    names = dict.fromkeys((*_companions(m), *off)) or [package.name for package in listed]
     return pinned_torch(m, kb) or _replaced(m, kb, *names)
 
 
@@ -593,7 +593,8 @@ _PAIRED = ("torchvision", "torchaudio", "torchcodec")
 
 def _replaced(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases for this torch; what no list shows goes first: pip would keep its release."""
-    unlisted = tuple(name for name in names if m.package(name) is None)
+    listed = {package.name for package in m.packages or () if package.version}
+    unlisted = tuple(name for name in names if name not in listed)
     return tuple(
         replace(way, packages=replace(way.packages, remove=(*way.packages.remove, *unlisted)))
         if way.packages
