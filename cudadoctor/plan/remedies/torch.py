@@ -202,7 +202,7 @@ def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
         if _EXACT.fullmatch(line.specifier)
     }
     present = [(name, m.package(name)) for name in wanted.packages]
-    names = [f"{name} {package.version}" if package else name for name, package in present]
+    names = [f"{name} {package.version if package else ''}".strip() for name, package in present]
     verb = "requires" if len(names) == 1 and AUTHOR not in names else "require"
     title = f"Install torch {wanted.build.torch}, which {listed(names)} {verb}"
     return (replace(remedy_for(wanted.build, m, kb, exact), title=title),)

@@ -29,7 +29,7 @@ from cudadoctor.model.findings import (
     Standing,
     ranked,
 )
-from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
+from cudadoctor.model.machine import Distribution, Machine, OptStr, Strings, Symptom
 from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS, admits
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
@@ -68,7 +68,14 @@ from cudadoctor.rules.evidence.libraries import Need, apart, needs_of_others, to
 from cudadoctor.rules.evidence.signs import WORDS, driver_system, gpu_present, in_passing
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
-from cudadoctor.rules.pasted.conditions import cudnn_pin, holds, named_in, refuted, toolkit_used
+from cudadoctor.rules.pasted.conditions import (
+    cudnn_pin,
+    holds,
+    named_in,
+    refuted,
+    toolkit_used,
+    torch_asked,
+)
 from cudadoctor.solver.demand import capabilities_of
 from cudadoctor.solver.supposed import as_listed
 
@@ -572,11 +579,27 @@ def _extension(m: Machine, kb: Knowledge) -> Remedies:
     return ways or (rebuild_extension(m, *named) if named[0] in BUILT_AS else ())
 
 
+def _newer_torch(m: Machine, kb: Knowledge) -> Remedies:
+    """The nearest torch that the program of an error text accepts."""
+    names = ("transformers",) if named_in(m, "transformers") else named_in(m, "asker")
+    name = next(iter(names), _UNNAMED)
+    who = m.package(name) or Distribution(name=name, version="")
+    asks = replace(who, requires=(*who.requires, f"torch>={torch_asked(m)}"))
+    others = (package for package in m.packages or () if package.name != name)
+    ways = pinned_torch(replace(m, packages=(*others, asks)), kb)
+    return tuple(replace(way, title=way.title.replace(_UNNAMED, "your program")) for way in ways)
+
+
+_UNNAMED = "your-program"
+
+
 def _companion(m: Machine, kb: Knowledge) -> Remedies:
     """The companions that the error texts name, and those of another torch by the tables.
 
     All of them where none stands out.
     """
+    if holds("torch-older-than-asked", m, kb):
+        return _newer_torch(m, kb)
     torch = Version(m.torch.version.public) if m.torch.version else None
     listed = [package for package in map(m.package, _PAIRED) if package and package.version]
     off = [
