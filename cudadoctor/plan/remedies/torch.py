@@ -531,8 +531,11 @@ _TRITONS = ("pytorch-triton", "triton")
 
 def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr:
     build, bare = installed_row(m, kb), Version(torch.public)
-    if build is not None and name in ("torchvision", "torchaudio"):
-        return companion_of(name, build, kb)
+    (here, *_) = supposed(m, kb).machines
+    same = (row for row in kb.builds_on(platform_of(here) or "linux_x86_64") if row.torch == bare)
+    usual = build or next((row for row in same if row.default), None)
+    if usual is not None and name in ("torchvision", "torchaudio"):
+        return companion_of(name, usual, kb)
     place, python = platform_of(m), python_of(m)
     if name in PYG:
         # PyG's wheels fit torch from PyPI and the pytorch channel, not conda-forge's own build.

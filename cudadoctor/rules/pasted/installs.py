@@ -12,9 +12,16 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI
 from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Install, Machine, OptInt, OptStr, Strings
+from cudadoctor.model.requirements import COMPANIONS
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.model.trust import PLACEHOLDER
-from cudadoctor.plan.remedies import by_hand, install_packages, install_python, install_torch
+from cudadoctor.plan.remedies import (
+    by_hand,
+    install_companion,
+    install_packages,
+    install_python,
+    install_torch,
+)
 from cudadoctor.rules.evidence.signs import WORDS, gpu_present
 from cudadoctor.rules.pasted.refusals import (
     CONDA,
@@ -164,7 +171,9 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
     if refused is None:
         return None
     variants = tuple(filter(None, refused.values.get("variants", "").split(", ")))
-    remedies = _torch_here(m, kb) or _named_index(refused.values["wanted"], variants)
+    name = refused.values["wanted"].partition("==")[0]
+    paired = install_companion(m, kb, name) if name in COMPANIONS else ()
+    remedies = paired or _torch_here(m, kb) or _named_index(refused.values["wanted"], variants)
     if refused.kind.startswith("conda"):
         remedies = (
             Remedy(

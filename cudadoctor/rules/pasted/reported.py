@@ -587,6 +587,7 @@ def _newer_torch(m: Machine, kb: Knowledge) -> Remedies:
     asks = replace(who, requires=(*who.requires, f"torch>={torch_asked(m)}"))
     others = (package for package in m.packages or () if package.name != name)
     ways = pinned_torch(replace(m, packages=(*others, asks)), kb)
+    ways = ways or install_torch(m, kb, str(torch_asked(m)))
     return tuple(replace(way, title=way.title.replace(_UNNAMED, "your program")) for way in ways)
 
 
