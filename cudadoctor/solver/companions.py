@@ -74,6 +74,7 @@ _SOURCES = {
     "tinycudann": f"{_GIT}/NVlabs/tiny-cuda-nn.git#subdirectory=bindings/torch",
 }
 """Extensions that PyPI has not; a package of that name there is another project."""
+FROM_SOURCE = frozenset({*_SOURCES, "causal-conv1d", "deepspeed", "mamba-ssm", "mmcv", "mmcv-full"})
 _OPTIONS = {
     "apex": " --config-settings '--build-option=--cpp_ext' --config-settings "
     "'--build-option=--cuda_ext'",
@@ -96,11 +97,9 @@ def rebuilt(name: str, release: str, torch: Version, cuda: OptVersion, m: Machin
             f"--no-cache-dir --no-build-isolation {pin} -f {page}`."
         )
     pin = _SOURCES.get(name) or (f"{name}=={release}" if release else name)
-    command = (
-        "python -m pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir"
-    )
-    command = f"{command}{_OPTIONS.get(name, '')} '{pin}'"
-    if cuda is None:
+    command = "python -m pip install --force-reinstall --no-deps --no-build-isolation "
+    command += f"--no-cache-dir{_OPTIONS.get(name, '')} '{pin}'"
+    if cuda is None or m.platform.system == "Windows":
         return f"run `{command}`."
     kits = (kit for kit in m.build.toolkits or () if kit.cuda and kit.cuda.major == cuda.major)
     home = next((kit.path for kit in kits if kit.path and not m.redacted), None)

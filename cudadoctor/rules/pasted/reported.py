@@ -76,7 +76,8 @@ from cudadoctor.rules.pasted.conditions import (
     toolkit_used,
     torch_asked,
 )
-from cudadoctor.solver.companions import rebuilt
+from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.companions import FROM_SOURCE, rebuilt
 from cudadoctor.solver.demand import capabilities_of
 from cudadoctor.solver.supposed import as_listed
 
@@ -577,16 +578,22 @@ def _extension(m: Machine, kb: Knowledge) -> Remedies:
         return pinned_torch(m, kb)
     ways = pinned_torch(m, kb) + _replaced(m, kb, *named)
     # Of these there are no wheels anywhere.
-    return ways or (rebuild_extension(m, *named) if named[0] in BUILT_AS else _anew(named[0], m))
+    return ways or (
+        rebuild_extension(m, *named) if named[0] in BUILT_AS else _anew(named[0], m, kb)
+    )
 
 
-def _anew(name: str, m: Machine) -> Remedies:
-    """The command that compiles an extension for the report's torch, whoever made that."""
-    torch, package = m.torch.version, m.package(name) or m.package(f"{name}-full")
-    if torch is None or _of_another_maker(m):
+def _anew(name: str, m: Machine, kb: Knowledge) -> Remedies:
+    """The command that compiles an extension for the torch that will be there."""
+    torch, cuda = m.torch.version, m.torch.cuda
+    package = m.package(name) or m.package(f"{name}-full")
+    if torch is None or _of_another_maker(m) or name not in FROM_SOURCE:
         return ()
+    moves = holds("gpu-newer-than-build", m, kb) or holds("gpu-older-than-build", m, kb)
+    if moves and (build := best_build(m, kb).build):
+        torch, cuda = build.torch, build.cuda
     release = package.version.partition("+")[0] if package else ""
-    how = rebuilt(name, release, torch, m.torch.cuda, m)
+    how = rebuilt(name, release, torch, cuda, m)
     title = f"Install {name} again for torch {torch.public}"
     return by_hand("rebuild-extension", title, f"{how[0].upper()}{how[1:]}")
 
