@@ -111,7 +111,7 @@ def test_a_variable_is_read_in_any_syntax(text: str, name: str, value: str | Non
         ("torchaudio stayed at 2.10.0", ["2.10.0"]),
         ("torch 2.5.1/torchvision 0.20.1", ["0.20.1"]),
         ("I use torch and torchvision", [""]),
-        ("I tried torchvision 0.20.1", []),
+        ("I tried torchvision 0.20.1", [""]),
         ("No module named 'torchvision'", []),
         ("ERROR: No matching distribution found for torchaudio==2.13.0", []),
     ],
