@@ -19,9 +19,9 @@ TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "torchtext")
 COMPANIONS = TORCH_FAMILY[1:]
 EXTENSIONS = frozenset(
     """
-    apex auto-gptq bitsandbytes causal-conv1d deepspeed detectron2 flash-attn mamba-ssm mmcv pyg-lib
-    pytorch3d torch-cluster torch-scatter torch-sparse torch-spline-conv torch-tensorrt torchao
-    transformer-engine vllm xformers
+    apex auto-gptq bitsandbytes causal-conv1d deepspeed detectron2 flash-attn mamba-ssm mmcv
+    mmcv-full nvdiffrast pyg-lib pytorch3d tinycudann torch-cluster torch-scatter torch-sparse
+    torch-spline-conv torch-tensorrt torchao transformer-engine vllm xformers
     """.split()  # noqa: SIM905
 )
 """Packages with compiled code against one torch release."""

@@ -97,7 +97,7 @@ def acting(machine: Machine) -> Machine:
     """The machine as those see it who write commands: the user's own as it is, a foreign one inert.
 
     Its paths exist nowhere, as in a redacted document. Its packages are those with a name (PEP 508)
-    and a version (PEP 440).
+    and a version (PEP 440), "" where a report names none.
     """
     if not isinstance(machine, Foreign):
         return machine
@@ -129,7 +129,8 @@ def acting(machine: Machine) -> Machine:
 
 
 def _is_named(package: Distribution) -> bool:
-    return _fits(_NAME, package.name) and version_of(package.version) is not None
+    known = not package.version or version_of(package.version) is not None
+    return _fits(_NAME, package.name) and known
 
 
 def _folders(prefix: str, project: OptStr) -> tuple[OptStr, OptStr]:

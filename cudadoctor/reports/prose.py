@@ -36,6 +36,7 @@ def read_prose(doc: Document, knowledge: Knowledge) -> Statements:
     yield from read_table(part, "boards")
     yield from _releases(part)
     yield from _enumerated(part)
+    yield from _unversioned(part)
     yield from read_table(part, "prose")
 
 
@@ -233,8 +234,8 @@ class Thing(Struct, frozen=True, forbid_unknown_fields=True):
         if self.group.startswith("driver"):
             before += r"|(?P<the>[2-6]\d\d\.\d{2,3}(?:\.\d{2})?)\s"
         return re.compile(
-            rf"(?i)(?<![A-Za-z0-9_./\\-])(?:(?P<name>{self.names}){gap}(?P<v>{self.release})"
-            rf"|(?:{before})(?P<named>{self.names})(?!\w))"
+            rf"(?i)(?<![A-Za-z0-9_.\\-])(?<!(?<!\.\d)/)(?:(?P<name>{self.names}){gap}"
+            rf"(?P<v>{self.release})|(?:{before})(?P<named>{self.names})(?!\w))"
         )
 
 
@@ -252,10 +253,18 @@ _THINGS = [
 ]
 _FLASH = re.compile(r"(?i)flash.att(?:entio)?n")
 _SPOKEN_OF = re.compile(
-    r"(?i)requir|depend|tried|install|need|should|must|[<>~]=|compatib|grade|latest|from versions"
-    r"|\bsince\b"
+    r"(?i)requir|depend|tried|(?<!pip )(?<!pip3 )(?<!conda )(?<!mamba )install(?!ed|iert|é|ad[oa]"
+    r"|at[oa])|need|should|must|[<>~!]=|compatib|grade|latest|from versions|\bsince\b|no matching"
+    r"|not find"
 )
-"""What stands in a line that speaks of a release rather than of what is there."""
+"""What stands in a sentence that speaks of a release rather than of what is there."""
+_SENTENCES = re.compile(r"(?<=[.!?;]) | -> ")
+_NOT_FOUND = ("requirement ", "found for ", "version of ")
+"""What stands in a log before a requirement that has no release."""
+_BESIDE = re.compile(r"(?<![\w-])(?P<name>torchvision|torchaudio)(?![\w-])(?!\W{0,3}[=<>~]=?)")
+_LACKING = re.compile(
+    r"(?i)no module named|not found|no matching|missing|requirement|from versions"
+)
 _REFUSED = re.compile(
     r"(?:requirements? |distribution (?:found for |')|you require |because |no versions? of |match "
     r")'?$|trained with $"
@@ -275,9 +284,25 @@ def _releases(doc: Document) -> Statements:
                 told = not _REFUSED.search(doc.low[max(0, match.start() - 24) : match.start()])
             else:
                 facts = {"packages": (distribution(_FLASH.sub("flash-attn", name), release),)}
-                told = not _SPOKEN_OF.search(line.text)
+                asked = f"{name}=={release}".lower()
+                told = not any(f"{words}{asked}" in doc.low for words in _NOT_FOUND)
+                told = told and not _SPOKEN_OF.search(_sentence(line.text, match[0]))
             if told:
                 yield from stated(line.number, AUTHOR, facts, Rank.PROSE)
+
+
+def _unversioned(doc: Document) -> Statements:
+    """torch's own pair where it is named without a release: it is there, in one that is unknown."""
+    for number, text in doc.lines:
+        names = {found["name"] for found in _BESIDE.finditer(text) if not _LACKING.search(text)}
+        if packages := [distribution(name, "") for name in sorted(names)]:
+            yield from stated(number, AUTHOR, {"packages": packages}, Rank.PROSE)
+
+
+def _sentence(text: str, words: str) -> str:
+    """The sentence of a line that holds these words."""
+    pieces = _SENTENCES.split(" ".join(text.split()))
+    return next((piece for piece in pieces if words in piece), text)
 
 
 _PARTED = re.compile(r"\s{0,4}(?:[,;|]|\s[/+]\s)\s{0,4}|\s\([^()]{0,200}\)")

@@ -142,7 +142,11 @@ def _joined(path: str, statements: list[Statement]) -> object:
     values = [value for part in statements for value in part.value]
     if path == "packages":
         found: dict[str, Distribution] = {}
+        # A list of a program shows every release: what is not in it is not there.
+        listed = statements[0].rank is Rank.TOOL
         for package in values:
+            if listed and not package.version:
+                continue
             known = found.setdefault(package.name, package)
             if known.version == package.version:
                 found[package.name] = _completed(known, package)

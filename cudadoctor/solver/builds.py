@@ -367,12 +367,15 @@ def wanted_torch(machine: Machine, knowledge: Knowledge) -> Wanted | None:
     None where nothing refuses it, or no build that fits the machine serves all of them. A compiled
     package counts only where its own metadata names a torch.
     """
+    (machine, *_) = supposed(machine, knowledge).machines
     installed = machine.torch.version
     if installed is None or platform_of(machine) is None or platform_blocker(machine):
         return None
     demand = demand_of(machine, knowledge)
     builds = _published(machine, knowledge, demand)
-    here = next((build for build in builds if is_installed(build, machine)), None)
+    same = [build for build in builds if build.torch.release == installed.release]
+    untold = (build for build in same if build.default and machine.torch.cuda is None)
+    here = next((build for build in same if is_installed(build, machine)), next(untold, None))
     refusing = here and _refusing(here, machine, knowledge)
     if not refusing:
         return None

@@ -65,6 +65,48 @@ def pyg_page(torch: Version, variant: str) -> str:
     return f"https://data.pyg.org/whl/torch-{torch.major}.{torch.minor}.0+{variant}.html"
 
 
+_GIT = "git+https://github.com"
+_SOURCES = {
+    "apex": f"{_GIT}/NVIDIA/apex.git",
+    "detectron2": f"{_GIT}/facebookresearch/detectron2.git",
+    "nvdiffrast": f"{_GIT}/NVlabs/nvdiffrast.git",
+    "pytorch3d": f"{_GIT}/facebookresearch/pytorch3d.git@stable",
+    "tinycudann": f"{_GIT}/NVlabs/tiny-cuda-nn.git#subdirectory=bindings/torch",
+}
+"""Extensions that PyPI has not; a package of that name there is another project."""
+FROM_SOURCE = frozenset({*_SOURCES, "causal-conv1d", "deepspeed", "mamba-ssm", "mmcv", "mmcv-full"})
+_OPTIONS = {
+    "apex": " --config-settings '--build-option=--cpp_ext' --config-settings "
+    "'--build-option=--cuda_ext'",
+}
+
+
+def rebuilt(name: str, release: str, torch: Version, cuda: OptVersion, m: Machine) -> str:
+    """How an extension comes anew for a torch and its CUDA, as a sentence with the commands.
+
+    release: the installed one, "" where it is not known.
+    """
+    if name in ("mmcv", "mmcv-full"):
+        name = "mmcv-full" if release.startswith("1.") else name
+        variant = f"cu{cuda.major}{cuda.minor}" if cuda else "cpu"
+        page = f"https://download.openmmlab.com/mmcv/dist/{variant}"
+        page += f"/torch{torch.major}.{torch.minor}.0/index.html"
+        pin = f"{name}=={release}" if release else name
+        return (
+            "run `python -m pip uninstall -y mmcv mmcv-full` and `python -m pip install "
+            f"--no-cache-dir --no-build-isolation {pin} -f {page}`."
+        )
+    pin = _SOURCES.get(name) or (f"{name}=={release}" if release else name)
+    command = "python -m pip install --force-reinstall --no-deps --no-build-isolation "
+    command += f"--no-cache-dir{_OPTIONS.get(name, '')} '{pin}'"
+    if cuda is None or m.platform.system == "Windows":
+        return f"run `{command}`."
+    kits = (kit for kit in m.build.toolkits or () if kit.cuda and kit.cuda.major == cuda.major)
+    home = next((kit.path for kit in kits if kit.path and not m.redacted), None)
+    home = home or f"/usr/local/cuda-{cuda}"
+    return f"run `CUDA_HOME={home} {command}`. The build needs the nvcc of CUDA {cuda.major}."
+
+
 class Fate(Struct, frozen=True, kw_only=True):
     """What becomes of one package. pin: to install; with_torch: from torch's index, in one go.
 
@@ -633,10 +675,12 @@ def _broken_extensions(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator
     for package in m.packages or ():
         alive = below_floor(package.name, m, kb) is None
         if alive and _was_compiled_for_other(told(package, kb), build, m, kb):
-            fitting = next(iter(kb.companion(package.name, build.torch)), package.version)
+            release = _public(package.version)
+            fitting = next(iter(kb.companion(package.name, build.torch)), release)
             after = f"for torch {build.torch}, install {package.name} {fitting}."
-            if fitting == package.version:
-                after = f"reinstall it after you switch to torch {build.torch}."
+            if fitting == release:
+                after = rebuilt(package.name, release, build.torch, build.cuda, m)
+                after = f"after you switch to torch {build.torch}, {after}"
             for_usual = kb.companion_pins(package.name, package.version)
             if for_usual and not has_usual_cuda(build, kb):
                 after = f"its wheels do not work with torch {build.torch} ({build.variant})."
@@ -777,6 +821,10 @@ def _changes(build: TorchBuild, m: Machine) -> bool:
     # A nightly is of no release, whichever it bears the number of.
     other = old.version.is_devrelease or old.version.release[:2] != build.torch.release[:2]
     return other or _major(old.cuda) != _major(build.cuda)
+
+
+def _public(release: str) -> str:
+    return release.partition("+")[0]
 
 
 def _major(version: OptVersion) -> OptInt:

@@ -101,3 +101,21 @@ def test_a_card_of_another_vendor_is_no_nvidia_gpu() -> None:
 def test_a_variable_is_read_in_any_syntax(text: str, name: str, value: str | None) -> None:
     machine = machine_of(read_assignments(document(text)), look="report")
     assert (machine.env or {}).get(name) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "packages"),
+    [
+        ("torchvision 0.20.1 and torchaudio 2.5.1 are installed", ["0.20.1", "2.5.1"]),
+        ("pip install torch==2.5.1 torchvision==0.20.1", ["0.20.1"]),
+        ("torchaudio stayed at 2.10.0", ["2.10.0"]),
+        ("torch 2.5.1/torchvision 0.20.1", ["0.20.1"]),
+        ("I use torch and torchvision", [""]),
+        ("I tried torchvision 0.20.1", [""]),
+        ("No module named 'torchvision'", []),
+        ("ERROR: No matching distribution found for torchaudio==2.13.0", []),
+    ],
+)
+def test_a_companion_is_there_where_its_author_says_so(text: str, packages: list[str]) -> None:
+    machine = machine_of(read_prose(document(text), KB), look="report")
+    assert [package.version for package in machine.packages or ()] == packages

@@ -227,7 +227,7 @@ def pinned_torch(m: Machine, kb: Knowledge) -> Remedies:
         if _EXACT.fullmatch(line.specifier)
     }
     present = [(name, m.package(name)) for name in wanted.packages]
-    names = [f"{name} {package.version}" if package else name for name, package in present]
+    names = [f"{name} {package.version if package else ''}".strip() for name, package in present]
     verb = "requires" if len(names) == 1 and AUTHOR not in names else "require"
     title = f"Install torch {wanted.build.torch}, which {listed(names)} {verb}"
     return (replace(remedy_for(wanted.build, m, kb, exact), title=title),)
@@ -599,8 +599,11 @@ _TRITONS = ("pytorch-triton", "triton")
 
 def _release_for(name: str, torch: Version, m: Machine, kb: Knowledge) -> OptStr:
     build, bare = installed_row(m, kb), Version(torch.public)
-    if build is not None and name in ("torchvision", "torchaudio"):
-        return companion_of(name, build, kb)
+    (here, *_) = supposed(m, kb).machines
+    same = (row for row in kb.builds_on(platform_of(here) or "linux_x86_64") if row.torch == bare)
+    usual = build or next((row for row in same if row.default), None)
+    if usual is not None and name in ("torchvision", "torchaudio"):
+        return companion_of(name, usual, kb)
     place, python = platform_of(m), python_of(m)
     if name in PYG:
         # PyG's wheels fit torch from PyPI and the pytorch channel, not conda-forge's own build.

@@ -245,6 +245,16 @@ def _cudnn_of_another_major(m: Machine, kb: Knowledge) -> bool:
     return bool(own and named) and own not in named
 
 
+def torch_asked(m: Machine) -> OptVersion:
+    """The oldest torch that the programs of the error texts accept, where one of them says so."""
+    return max(map(Version, named_in(m, "needs")), default=None)
+
+
+def _torch_older_than_asked(m: Machine) -> bool:
+    asked, torch = torch_asked(m), m.torch.version
+    return asked is not None and torch is not None and torch < asked
+
+
 _UNINSTALLED = re.compile(r"\b(?:uninstall|remov)\w{0,3}\b[^\n]{0,200}")
 _WHEEL = re.compile(r"nvidia[-_]([a-z]{3,20})[-_](cu1\d)")
 
@@ -456,6 +466,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "driver-runs-torch": _driver_runs_torch,
     "build-serves-gpu": _build_is("fitting"),
     "torch-fits-machine": _torch_fits_machine,
+    "torch-older-than-asked": _torch_older_than_asked,
     "gpu-newer-than-build": _build_is("newer"),
     "gpu-older-than-build": _build_is("older"),
     "torch-release": lambda m: (

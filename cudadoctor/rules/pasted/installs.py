@@ -12,6 +12,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.offers import PYPI
 from cudadoctor.model.findings import LIKELY, POSSIBLE, Confidence, Remedies, Remedy, Risk
 from cudadoctor.model.machine import Install, Machine, OptInt, OptStr, Strings
+from cudadoctor.model.requirements import COMPANIONS
 from cudadoctor.model.rule import Answer, Found, rule
 from cudadoctor.model.trust import PLACEHOLDER
 from cudadoctor.plan.remedies import (
@@ -175,7 +176,9 @@ def refused_by_index(m: Machine, kb: Knowledge) -> Answer:
     if refused is None:
         return None
     variants = tuple(filter(None, refused.values.get("variants", "").split(", ")))
-    remedies = _torch_here(m, kb) or _named_index(refused.values["wanted"], variants)
+    name = refused.values["wanted"].partition("==")[0]
+    paired = install_companion(m, kb, name) if name in COMPANIONS else ()
+    remedies = paired or _torch_here(m, kb) or _named_index(refused.values["wanted"], variants)
     if refused.kind.startswith("conda"):
         remedies = (
             Remedy(

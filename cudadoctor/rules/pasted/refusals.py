@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from cudadoctor.knowledge import Knowledge
+from cudadoctor.knowledge.companions import LAST_AUDIO
 from cudadoctor.knowledge.offers import PYPI, PYTHON_RELEASED, Offer, Offers
 from cudadoctor.model.findings import CERTAIN, LIKELY, POSSIBLE, Confidence
 from cudadoctor.model.machine import (
@@ -465,7 +466,9 @@ def _never_built(case: Case) -> Reason | None:
     if wanted.version is None or case.matching:
         return None
     newest = max(offer.release for offer in offers.of(wanted.name))
-    if wanted.version.is_prerelease or Version(wanted.version.base_version) > newest:
+    ended = wanted.name == "torchaudio" and str(newest) == LAST_AUDIO
+    above = wanted.version.major == newest.major and wanted.version.release > newest.release
+    if wanted.version.is_prerelease or (above and not ended):
         return None
     built = builds_asked(without_local(wanted), offers)
     return INDEX, "no-such-build" if built else "no-such-release", LIKELY, {}

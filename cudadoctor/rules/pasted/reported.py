@@ -30,7 +30,7 @@ from cudadoctor.model.findings import (
     Standing,
     ranked,
 )
-from cudadoctor.model.machine import Machine, OptStr, Strings, Symptom
+from cudadoctor.model.machine import Distribution, Machine, OptStr, Strings, Symptom
 from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
@@ -79,9 +79,17 @@ from cudadoctor.rules.evidence.libraries import (
 from cudadoctor.rules.evidence.signs import WORDS, driver_system, gpu_present, in_passing
 from cudadoctor.rules.install import libraries_again
 from cudadoctor.rules.modes import start_fabric
-from cudadoctor.rules.pasted.conditions import cudnn_pin, holds, named_in, refuted, toolkit_used
+from cudadoctor.rules.pasted.conditions import (
+    cudnn_pin,
+    holds,
+    named_in,
+    refuted,
+    toolkit_used,
+    torch_asked,
+)
 from cudadoctor.rules.toolkit import fitting_toolkit
-from cudadoctor.solver.companions import PYG
+from cudadoctor.solver.builds import best_build
+from cudadoctor.solver.companions import FROM_SOURCE, PYG, rebuilt
 from cudadoctor.solver.demand import capabilities_of, demand_of, platform_of
 from cudadoctor.solver.fit import block
 from cudadoctor.solver.supposed import as_listed, begins, supposed
@@ -154,7 +162,7 @@ def _about_package(cause: str, m: Machine) -> dict[str, str] | None:
         return None
     listed = m.package(named[0])
     known = {"package": named[0], "torch": m.torch.named}
-    return known | ({"version": listed.version} if listed else {})
+    return known | ({"version": listed.version} if listed and listed.version else {})
 
 
 def _worth(sign: Sign) -> tuple[Confidence, int, bool, int]:
@@ -653,22 +661,56 @@ def _extension(m: Machine, kb: Knowledge) -> Remedies:
     off = {package.name for package in present if built_for_other(m, kb, package, torch)}
     ways = pinned_torch(m, kb) + _replaced(m, kb, *dict.fromkeys((*named, *sorted(off))))
     # Of these there are no wheels anywhere.
-    return ways or (rebuild_extension(m, *named[:1]) if named[0] in BUILT_AS else ())
+    return ways or (
+        rebuild_extension(m, *named[:1]) if named[0] in BUILT_AS else _anew(named[0], m, kb)
+    )
+
+
+def _anew(name: str, m: Machine, kb: Knowledge) -> Remedies:
+    """The command that compiles an extension for the torch that will be there."""
+    torch, cuda = m.torch.version, m.torch.cuda
+    package = m.package(name) or m.package(f"{name}-full")
+    if torch is None or _of_another_maker(m) or name not in FROM_SOURCE:
+        return ()
+    moves = holds("gpu-newer-than-build", m, kb) or holds("gpu-older-than-build", m, kb)
+    if moves and (build := best_build(m, kb).build):
+        torch, cuda = build.torch, build.cuda
+    release = package.version.partition("+")[0] if package else ""
+    how = rebuilt(name, release, torch, cuda, m)
+    title = f"Install {name} again for torch {torch.public}"
+    return by_hand("rebuild-extension", title, f"{how[0].upper()}{how[1:]}")
+
+
+def _newer_torch(m: Machine, kb: Knowledge) -> Remedies:
+    """The nearest torch that the program of an error text accepts."""
+    names = ("transformers",) if named_in(m, "transformers") else named_in(m, "asker")
+    name = next(iter(names), _UNNAMED)
+    who = m.package(name) or Distribution(name=name, version="")
+    asks = replace(who, requires=(*who.requires, f"torch>={torch_asked(m)}"))
+    others = (package for package in m.packages or () if package.name != name)
+    ways = pinned_torch(replace(m, packages=(*others, asks)), kb)
+    ways = ways or install_torch(m, kb, str(torch_asked(m)))
+    return tuple(replace(way, title=way.title.replace(_UNNAMED, "your program")) for way in ways)
+
+
+_UNNAMED = "your-program"
 
 
 def _companion(m: Machine, kb: Knowledge) -> Remedies:
-    """The companions of another torch, by the tables; all of them where none stands out.
+    """The companions that the error texts name, and those of another torch by the tables.
 
-    Without a list, those that the error texts name.
+    All of them where none stands out.
     """
+    if holds("torch-older-than-asked", m, kb):
+        return _newer_torch(m, kb)
     torch = Version(m.torch.version.public) if m.torch.version else None
-    listed = [package for package in map(m.package, _PAIRED) if package]
+    listed = [package for package in map(m.package, _PAIRED) if package and package.version]
     off = [
         package.name
         for package in listed
         if torch and package.version.partition("+")[0] not in kb.companion(package.name, torch)
     ]
-    names = off or [package.name for package in listed] or _companions(m)
+    names = dict.fromkeys((*_companions(m), *off)) or [package.name for package in listed]
     return pinned_torch(m, kb) or _replaced(m, kb, *names)
 
 
@@ -677,7 +719,8 @@ _PAIRED = ("torchvision", "torchaudio", "torchcodec")
 
 def _replaced(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases for this torch; what no list shows goes first: pip would keep its release."""
-    unlisted = tuple(name for name in names if m.package(name) is None)
+    listed = {package.name for package in m.packages or () if package.version}
+    unlisted = tuple(name for name in names if name not in listed)
     return tuple(
         replace(way, packages=replace(way.packages, remove=(*way.packages.remove, *unlisted)))
         if way.packages
