@@ -1,15 +1,14 @@
 """The error texts of a report that the table of symptoms knows.
 
-The table holds thousands of search texts, and most words of a report stand in it many times over:
-only those whose longest word is among the different words of the report are looked for in it.
+The table holds thousands of search texts: only those are looked for of which a piece of four
+characters is among the different pieces of the report.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from cudadoctor.knowledge.symptoms import SymptomRow, Symptoms, compiled
+from cudadoctor.knowledge.symptoms import MARK, SymptomRow, Symptoms, compiled
 from cudadoctor.model.machine import Symptom
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.mentions import affirmed
@@ -21,38 +20,37 @@ _TRIES = 200
 """Places at which a pattern is tried: words that stand in every line of a log end there."""
 _BEFORE, _AFTER = 400, 1200
 """How far around its words a pattern looks."""
-_WORD = re.compile(r"[a-z0-9_]+")
 
 
 def symptoms_of(doc: Document, table: Symptoms) -> tuple[Symptom, ...]:
     """Every known error text, in the order in which they stand."""
     low = doc.told.lower()
-    stands = searching(low)
-    found = [symptom for row in table.rows if (symptom := _found(row, doc, low, stands))]
+    there = standing(low, table.search_texts)
+    found = [
+        symptom
+        for row in table.rows
+        if not there.isdisjoint(row.words) and (symptom := _found(row, doc, low, there))
+    ]
     keys = {symptom.key for symptom in found}
     if denied := [row for row in table.rows if row.mine and row.key in keys]:
-        stays = searching(affirmed(doc).told.lower())
-        gone = {row.key for row in denied if not any(map(stays, row.words))}
+        stays = affirmed(doc).told.lower()
+        gone = {row.key for row in denied if not any(word in stays for word in row.words)}
         found = [symptom for symptom in found if symptom.key not in gone]
     return tuple(sorted(found, key=lambda symptom: symptom.line or 0)[:MOST])
 
 
-def searching(low: str) -> Callable[[str], bool]:
-    """Whether a search text stands in this one, for many of them."""
-    words = " ".join(set(_WORD.findall(low)))
-    return lambda text: _longest_word(text) in words and text in low
+def standing(low: str, texts: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Those search texts that stand in a text, each given with its mark.
+
+    Most are told absent by their mark, which is not among the pieces of the text.
+    """
+    pieces = {low[place : place + MARK] for place in range(len(low) - MARK + 1)} | {""}
+    return frozenset([text for text, mark in texts if mark in pieces and text in low])
 
 
-@cache
-def _longest_word(text: str) -> str:
-    return max(_WORD.findall(text), key=len, default="")
-
-
-def _found(
-    row: SymptomRow, doc: Document, low: str, stands: Callable[[str], bool]
-) -> Symptom | None:
-    words = [word for word in row.words if stands(word)]
-    if not words or (row.also and not any(map(stands, row.also))):
+def _found(row: SymptomRow, doc: Document, low: str, there: frozenset[str]) -> Symptom | None:
+    words = [word for word in row.words if word in there]
+    if row.also and there.isdisjoint(row.also):
         return None
     place, values = min(map(low.find, words)), {}
     if row.pattern is not None:

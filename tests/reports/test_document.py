@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudadoctor.knowledge.symptoms import symptoms
+from cudadoctor.knowledge.symptoms import mark_of, symptoms
 from cudadoctor.reports.document import NotTextError, document
-from cudadoctor.reports.symptoms import searching
+from cudadoctor.reports.symptoms import standing
 
 SEARCHED = [word for row in symptoms().rows for word in row.words]
 
@@ -120,11 +120,12 @@ def test_the_day_of_a_report_is_that_of_its_latest_stamp(text: str, day: str) ->
 )
 def test_the_search_finds_what_stands_there(text: str, words: str) -> None:
     low = document(text).low
-    assert searching(low)(words) == (words in low)
+    found = standing(low, [(words, mark_of(words))])
+    assert bool(found) == (words in low)
 
 
 @given(st.lists(st.sampled_from(SEARCHED), max_size=5), st.sampled_from([" ", "-", "x", ""]))
 def test_the_search_overlooks_no_search_text(texts: list[str], between: str) -> None:
     doc = document(between.join(texts))
-    stands = searching(doc.low)
-    assert all(stands(text) for text in SEARCHED if text in doc.low)
+    there = standing(doc.low, symptoms().search_texts)
+    assert there >= {text for text in SEARCHED if text in doc.low}

@@ -19,6 +19,9 @@ from cudadoctor.knowledge.tables import KnowledgeError
 from cudadoctor.model.machine import OptStr, Strings
 
 FOLDER = Path(__file__).resolve().parent
+MARK = 4
+"""Characters of a mark."""
+_WORD = re.compile(r"[a-z0-9_]+")
 
 
 class Meaning(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +96,12 @@ class Symptoms:
         return {row.key: row for row in self.rows}
 
     @cached_property
+    def search_texts(self) -> tuple[tuple[str, str], ...]:
+        """Each different search text with its mark."""
+        texts = {text for row in self.rows for text in (*row.words, *row.also)}
+        return tuple((text, mark_of(text)) for text in sorted(texts))
+
+    @cached_property
     def meaning(self) -> dict[str, frozenset[str]]:
         """Cause -> keys of the symptoms that can mean it."""
         found: dict[str, set[str]] = {}
@@ -117,6 +126,13 @@ def _read(path: Path) -> _File:
         return msgspec.toml.decode(path.read_bytes(), type=_File)
     except (OSError, ValueError) as error:
         raise KnowledgeError(f"The table of symptoms cannot read {path.name}: {error}") from error
+
+
+def mark_of(text: str) -> str:
+    """The first characters of its longest word, the rarest part of most texts; "" if too short."""
+    found = max(_WORD.finditer(text), key=lambda word: len(word[0]), default=None)
+    place = found.start() if found else 0
+    return text[place : place + MARK] if place + MARK <= len(text) else ""
 
 
 @cache
