@@ -436,6 +436,8 @@ def _joined(
             continue  # The new torch takes both.
         fitting = companion_of(name, build, knowledge) if build else None
         pin = f"{name}=={fitting}" if fitting else None
+        if build and not pin and name in change.remove and name in COMPANIONS:
+            continue  # No release of it fits the new torch.
         if name in COMPANIONS:
             install.setdefault(name, pin or requirement)
         elif name in install or name in then:

@@ -107,6 +107,12 @@ def test_the_second_model_that_a_sentence_compares_with_is_not_in_the_same_machi
     assert len(read_report("torch 2.5 on a T4 is slower than on an A100", KB).gpus or ()) == 1
 
 
+@pytest.mark.parametrize("where", ["my Mac", "our Windows", "an Ubuntu", "colab"])
+def test_where_it_works_is_another_machine(where: str) -> None:
+    text = f"The same project works fine on {where}. Here torch sees no GPU."
+    assert read_report(text, KB).platform.system is None
+
+
 def test_the_sentence_after_a_setting_is_no_part_of_it() -> None:
     machine = read_report("I set CUDA_VISIBLE_DEVICES=0. Then it crashed.", KB)
     assert machine.env == {"CUDA_VISIBLE_DEVICES": "0"}

@@ -547,3 +547,14 @@ def test_a_cudnn_of_another_program_is_replaced_by_the_one_that_torch_pins() -> 
     missing = "ImportError: libcudnn.so.9: cannot open shared object file: No such file"
     listed = "Package Version\n------- -------\ntorch 2.6.0\nnvidia-cudnn-cu12 8.9.7.29\n"
     assert "install nvidia-cudnn-cu12==9.1.0.70" in first(judged(f"{missing}\n\n{listed}"))
+
+
+def test_what_leaves_with_the_old_torch_is_not_installed_for_a_second_complaint() -> None:
+    complaint = (
+        "torchtext==0.18.0\nRTX 5080 with CUDA capability sm_120 is not compatible with the current "
+        "PyTorch installation.\nOSError: /venv/lib/python3.11/site-packages/torchtext/lib/"
+        "libtorchtext.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSs\n"
+    )
+    found = first(report(complaint, "2.3.1+cu121", "NVIDIA GeForce RTX 5080", "575.51"))
+    assert "uninstall -y torch torchtext" in found
+    assert "torchtext==" not in found
