@@ -37,7 +37,6 @@ STAGES = (
     "amp-bf16",
     "optimizer",
     "ddp",
-    *WITHOUT,
     "checkpoint",
 )
 Status = Literal["failed", "timed-out", "skipped", "passed"]
@@ -254,7 +253,7 @@ class Reading:
             Stage(name=f"gpu-{gpu}", status="skipped", detail=f"GPU {gpu} was not used: {reason}")
             for gpu, reason in device.skipped
         ]
-        stages += filter(None, map(self.stage, STAGES))
+        stages += filter(None, map(self.stage, (*STAGES, *WITHOUT)))
         lost = {end.stage for end in self.ends if end.lost}
         bad = [
             stage
