@@ -379,6 +379,16 @@ def nccl_p2p_broken(m: Machine) -> Answer:
     virtual machine needs it.
     """
     stage = _ranks_that_failed(m)
+    if (alone := _passed_without(m, "p2p")) is not None:
+        return Found(
+            evidence=(f"smoke.stages.{alone}",),
+            values={
+                "what": "communicate only with NCCL_P2P_DISABLE=1",
+                "between": _between(m)[0],
+            },
+            confidence=CERTAIN,
+            remedies=without_p2p(m, _between(m)[1], proven=False),
+        )
     if stage is None or len(live_gpus(m)) < 2 or variable(m, "NCCL_P2P_DISABLE") == "1":
         return None
     pairs = need(m.driver.pairs, "driver.pairs")
@@ -421,6 +431,14 @@ def _ranks_that_failed(m: Machine) -> tuple[int, str] | None:
     return None
 
 
+def _passed_without(m: Machine, transport: str) -> OptInt:
+    """The stage in which the ranks passed without a transport of NCCL, after they had failed."""
+    for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
+        if stage.name == f"ddp-without-{transport}" and stage.status == "passed":
+            return number
+    return None
+
+
 def _how(stage: Stage) -> OptStr:
     text, failed = (stage.detail or "").lower(), stage.status == "failed"
     if failed and any(words in text for words in _UNEQUAL):
@@ -439,6 +457,35 @@ def _between(m: Machine) -> tuple[str, OptStr]:
             if device.vendor == "nvidia" and getattr(device, field) == value:
                 return what, f"pci.{number}.{field}"
     return "The driver offers P2P over PCIe", None
+
+
+_TRANSPORTS = {
+    "nvls": ("NVLink SHARP (NVLS)", "NCCL_NVLS_ENABLE", "0"),
+    "ib": ("InfiniBand", "NCCL_IB_DISABLE", "1"),
+}
+
+
+@rule("nccl-other", title="NCCL works only without {transport}")
+def nccl_transport(m: Machine) -> Answer:
+    """The training step failed with NCCL's default settings, and passed with {setting}.
+
+    NVLS needs a running fabric manager and an NVSwitch that has room for it. InfiniBand inside one
+    machine is used only if the GPUs cannot reach each other in another way.
+
+    Fix: set the variable as a workaround. Then find out why the transport fails: NCCL_DEBUG=WARN
+    shows its first error.
+    """
+    for name, (transport, variable_name, value) in _TRANSPORTS.items():
+        if (number := _passed_without(m, name)) is not None:
+            return Found(
+                evidence=(f"smoke.stages.{number}",),
+                values={"transport": transport, "setting": f"{variable_name}={value}"},
+                confidence=CERTAIN,
+                remedies=set_variables(
+                    "nccl-transport", f"Turn off {transport}", {variable_name: value}
+                ),
+            )
+    return None
 
 
 @rule(

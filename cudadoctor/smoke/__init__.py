@@ -9,9 +9,9 @@ not exercised by them; the order of things is, with a CPU in its place.
 """
 
 import contextlib
-import re
 import tempfile
 from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -24,12 +24,10 @@ from cudadoctor.smoke.reading import Start, read, read_line
 INSIDE = Path(__file__).parent / "inside"
 Progress = Callable[[str], None]
 FULL = 0.8
-
-# They hold a little memory on every machine with a screen, and no training stands in their way.
-SCREEN = re.compile(
-    r"X(?:org|wayland|vnc)?|gnome-(?:shell|session)|mutter|kwin_(?:x11|wayland)|plasmashell|compiz"
-    r"|cinnamon|sway|Hyprland|weston|xfwm4|gdm|sddm|(?:dwm|explorer|csrss)\.exe"
-)
+BUSY_PERCENT = 25
+"""A screen, a browser or a video use less of a GPU; training uses more."""
+HELD = 0.2
+"""So much of a GPU's memory is held by work, where nobody says how busy it is."""
 
 
 def run_smoke(
@@ -70,7 +68,7 @@ def run_smoke(
             "device": device,
             "ranks": ranks,
             **planted,
-            "careful": int(gpus is None),
+            "careful": int(gpus is None or any(gpu.mig for gpu in gpus)),
         }
         words = [f"{name}={value}" for name, value in options.items() if value]
         words += [f"skip={bus}|{position}|{reason}" for bus, position, reason in skipped(gpus)]
@@ -119,18 +117,20 @@ def short_bus_id(bus_id: OptStr) -> str:
 def _reason(gpu: Gpu) -> str:
     if gpu.code:
         return "the driver cannot reach the GPU"
-    if gpu.compute_mode in ("exclusive", "prohibited"):
-        return f"the GPU's compute mode is {gpu.compute_mode}"
-    others = [
-        process
-        for process in gpu.processes or ()
-        if not SCREEN.fullmatch(
-            (process.name or "").replace("\\", "/").rpartition("/")[2].split(" ")[0]
-        )
-    ]
-    if others:
-        named = ", ".join(f"{other.name or 'a process'} ({other.pid})" for other in others[:3])
-        return f"other processes are using the GPU: {named}"
+    if gpu.compute_mode == "prohibited":
+        return "the GPU's compute mode is prohibited"
+    if gpu.mig:
+        return ""  # what its other slices do is theirs; the child looks at its own
+    others = gpu.processes or ()
+    named = ", ".join(f"{other.name or 'a process'} ({other.pid})" for other in others[:3])
+    by = f" by {named}" if named else ""
+    if gpu.compute_mode == "exclusive" and others:
+        return f"the GPU's compute mode is exclusive, and it is used{by}"
+    if gpu.utilization is not None and gpu.utilization > BUSY_PERCENT:
+        return f"the GPU is busy ({gpu.utilization}%{by})"
+    held = sum(other.memory_bytes or 0 for other in others)
+    if gpu.utilization is None and held > HELD * (gpu.memory_bytes or inf):
+        return f"the GPU's memory is used{by}"
     if gpu.memory_bytes and gpu.memory_used_bytes is not None:
         used = gpu.memory_used_bytes / gpu.memory_bytes
         if used > FULL:

@@ -25,14 +25,17 @@ from cudadoctor.model.machine import (
 )
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked
+from cudadoctor.smoke.inside.spec import WITHOUT
 
 STAGES = (
     "allocate",
     "matmul",
     "conv",
+    "attention",
     "train-fp32",
     "amp-fp16",
     "amp-bf16",
+    "optimizer",
     "ddp",
     "checkpoint",
 )
@@ -50,6 +53,7 @@ class Line(Struct, tag_field="kind", tag=str.lower):
 class Start(Line):
     stage: str
     rank: OptInt = None
+    device: str = "cpu"
 
 
 class Torch(Line):
@@ -106,6 +110,7 @@ class End(Line):
     detail: str
     figures: dict[str, float | int | str | bool] = {}
     rank: OptInt = None
+    device: str = "cpu"
     signal: OptInt = None
     lost: bool = False
 
@@ -248,7 +253,7 @@ class Reading:
             Stage(name=f"gpu-{gpu}", status="skipped", detail=f"GPU {gpu} was not used: {reason}")
             for gpu, reason in device.skipped
         ]
-        stages += filter(None, map(self.stage, STAGES))
+        stages += filter(None, map(self.stage, (*STAGES, *WITHOUT)))
         lost = {end.stage for end in self.ends if end.lost}
         bad = [
             stage
@@ -265,11 +270,11 @@ class Reading:
     def stage(self, name: str) -> Stage | None:
         """One stage, of all ranks that ran it; lost stages are told by the child or by its end."""
         ends = [end for end in self.ends if end.stage == name]
-        begun = {line.rank for line in self.all(Start) if line.stage == name}
+        begun = {(line.rank, line.device) for line in self.all(Start) if line.stage == name}
         if len(ends) < len(begun):
             ends.append(self.cut_off)
         if ends:
-            return _joined(name, ends)
+            return _joined(name, sorted(ends, key=lambda end: (end.device, end.rank or 0)))
         # Nobody reached it, because the child ended before.
         if self.ran.ok and not self.all(Broken):
             return None
@@ -281,14 +286,14 @@ class Reading:
 
 
 def _joined(name: str, ends: list[End]) -> Stage:
-    """One stage of all its ranks: the worst decides, and every rank that did not pass is named."""
+    """One stage of all its ranks or GPUs: the worst decides, all that did not pass are named."""
     status = min((end.status for end in ends), key=WORST.index)
     # A rank that was killed comes first: what the others say follows from it.
     bad = sorted((end for end in ends if end.status != "passed"), key=_cause_first)
     detail = (bad or ends)[0].detail
     if status in ("failed", "timed-out"):
-        ranks = [f"rank {end.rank}: " if end.rank is not None else "" for end in bad[:4]]
-        detail = "; ".join(rank + end.detail for rank, end in zip(ranks, bad, strict=False))
+        several = len({end.device for end in ends}) > 1
+        detail = "; ".join(_whose(end, several) + end.detail for end in bad[:4])
     if status == "passed" and len({end.figures.get("digest") for end in ends}) > 1:
         status, detail = "failed", "the gradients are not equal across ranks"
     return Stage(
@@ -298,6 +303,13 @@ def _joined(name: str, ends: list[End]) -> Stage:
         detail=detail or None,
         figures={key: value for key, value in ends[0].figures.items() if key != "digest"},
     )
+
+
+def _whose(end: End, several: bool) -> str:
+    """The rank or, of several GPUs, the GPU at the beginning of what is said of it."""
+    if end.rank is not None:
+        return f"rank {end.rank}: "
+    return f"{end.device}: " if several else ""
 
 
 def _cause_first(end: End) -> tuple[bool, bool, bool]:

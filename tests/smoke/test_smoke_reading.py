@@ -205,13 +205,20 @@ def gpu(index: int = 0, **more: object) -> Gpu:
     ("more", "reason"),
     [
         (
-            {"processes": (GpuProcess(pid=7, name="python"),)},
-            "other processes are using the GPU: python (7)",
+            {"utilization": 26, "processes": (GpuProcess(pid=7, name="python"),)},
+            "the GPU is busy (26% by python (7))",
         ),
-        ({"processes": (GpuProcess(pid=7),)}, "other processes are using the GPU: a process (7)"),
+        ({"utilization": 100}, "the GPU is busy (100%)"),
+        (
+            {"processes": (GpuProcess(pid=7, memory_bytes=3 * GIB),)},
+            "the GPU's memory is used by a process (7)",
+        ),
         ({"memory_used_bytes": 8 * GIB + 1}, "80% of the GPU's memory is in use"),
         ({"compute_mode": "prohibited"}, "the GPU's compute mode is prohibited"),
-        ({"compute_mode": "exclusive"}, "the GPU's compute mode is exclusive"),
+        (
+            {"compute_mode": "exclusive", "processes": (GpuProcess(pid=7),)},
+            "the GPU's compute mode is exclusive, and it is used by a process (7)",
+        ),
         ({"code": 15}, "the driver cannot reach the GPU"),
     ],
 )
@@ -223,12 +230,14 @@ def test_a_guest_leaves_a_gpu_alone(more: dict[str, object], reason: str) -> Non
     "more",
     [
         {"memory_used_bytes": 8 * GIB},
-        {"processes": (GpuProcess(pid=7, name="/usr/lib/xorg/Xorg"),)},
-        {"compute_mode": "default", "processes": ()},
+        {"utilization": 25, "processes": (GpuProcess(pid=7, name="python"),)},
+        {"processes": (GpuProcess(pid=7, name="/usr/lib/firefox", memory_bytes=GIB),)},
+        {"compute_mode": "exclusive", "processes": ()},
+        {"mig": True, "memory_used_bytes": 10 * GIB},
         {},
     ],
 )
-def test_a_guest_uses_a_gpu_that_only_the_screen_uses(more: dict[str, object]) -> None:
+def test_a_guest_uses_a_gpu_that_has_room(more: dict[str, object]) -> None:
     assert skipped((gpu(0, **more),)) == ()
 
 
@@ -251,19 +260,19 @@ def chosen_of(device: str = "", gpus: tuple[Gpu, ...] = ()) -> Chosen:
 
 
 def test_a_gpu_in_use_is_found_by_its_address_where_torch_counts_otherwise() -> None:
-    chosen = chosen_of(gpus=(gpu(0, compute_mode="exclusive"), gpu(1)))
+    chosen = chosen_of(gpus=(gpu(0, compute_mode="prohibited"), gpu(1)))
     assert chosen.devices == (0,)
-    assert chosen.skipped == ((1, "the GPU's compute mode is exclusive"),)
+    assert chosen.skipped == ((1, "the GPU's compute mode is prohibited"),)
 
 
 def test_where_every_gpu_is_in_use_the_cpu_is_left() -> None:
-    busy = (gpu(0, compute_mode="exclusive"), gpu(1, compute_mode="exclusive"))
+    busy = (gpu(0, compute_mode="prohibited"), gpu(1, compute_mode="prohibited"))
     chosen = chosen_of(gpus=busy)
     assert (chosen.devices, chosen.device(), len(chosen.skipped)) == ((), "cpu", 2)
 
 
 def test_a_device_that_is_asked_for_is_used_whoever_uses_it() -> None:
-    chosen = chosen_of("cuda:1", gpus=(gpu(0, compute_mode="exclusive"), gpu(1)))
+    chosen = chosen_of("cuda:1", gpus=(gpu(0, compute_mode="prohibited"), gpu(1)))
     assert (chosen.devices, chosen.device(), chosen.skipped) == ((1,), "cuda:1", ())
 
 

@@ -19,7 +19,7 @@ import torch
 
 from . import looks, process, stages, wire
 from .process import Fork
-from .spec import EARLY, LATE, Chosen, Fields, Spec, Task, choose
+from .spec import EARLY, LATE, WITHOUT, Chosen, Fields, Spec, Task, choose
 from .wire import say
 
 # A spawned worker imports torch before its first stage.
@@ -134,27 +134,52 @@ class Board:
         if chosen.error:
             return
         if chosen.devices:
-            self._pump(lambda: all([worker.task.device == "cpu" for worker in self.live.values()]))
+            self._until_idle()
             missed = self.stuck if self.ends.get("allocate") == "passed" else NO_DEVICE
             if missed:
-                self._skip(["ddp"], missed)
+                self._skip(LATE + ("ddp",), missed)
                 return
-        else:
-            self._start(Task(LATE))
-        world = chosen.world(spec.ranks)
+        self._start(Task(LATE, chosen.device()))
+        if chosen.devices:
+            self._until_idle()
+        self._ranks("ddp", chosen)
+        if len(chosen.devices) > 1:
+            self._without(chosen)
+
+    def _ranks(self, stage: str, chosen: Chosen) -> None:
+        """Start the ranks of a distributed stage, one a GPU, or as many as asked for on the CPU."""
+        world = chosen.world(self.spec.ranks)
         for rank in range(world):
-            self._start(Task(["ddp"], chosen.device(rank), rank, world))
+            self._start(Task([stage], chosen.device(rank), rank, world))
+
+    def _without(self, chosen: Chosen) -> None:
+        """Where the ranks fail, run them again without one transport after the other, until they
+        pass: that transport is at fault.
+        """
+        self._until_idle()
+        for stage, (name, value) in WITHOUT.items():
+            if self.ends.get("ddp") not in ("failed", "timed-out"):
+                return
+            if os.environ.get(name) != value:
+                self._ranks(stage, chosen)
+                self._until_idle()
+                if self.ends.get(stage) == "passed":
+                    return
+
+    def _until_idle(self) -> None:
+        """Wait until no worker uses a GPU."""
+        self._pump(lambda: all([worker.task.device == "cpu" for worker in self.live.values()]))
 
     def _begun(self) -> Chosen:
-        """Choose the devices, say so, and begin what needs no optimizer (on a GPU: everything)."""
+        """Choose the devices, say so, and begin the early stages on each of them."""
         device = self.spec.device
         chosen = choose(device, self.spec.skip, {} if device == "cpu" else self.look)
         device = device if chosen.error else chosen.device()
         say("device", device=device, skipped=chosen.skipped)
         if chosen.error:
             self._give_up("failed", 0.0, chosen.error)
-        else:
-            self._start(Task(EARLY + LATE if chosen.devices else EARLY, device))
+        for rank in range(0 if chosen.error else len(chosen.devices) or 1):
+            self._start(Task(EARLY, chosen.device(rank)))
         return chosen
 
     def _give_up(self, status: str, seconds: Optional[float], why: str) -> None:
@@ -206,6 +231,12 @@ class Board:
 
     def _pass_on(self, worker: Worker, line: Fields) -> None:
         """A line of a worker, or one in its place; its stages are followed."""
+        ended_badly = line["kind"] == "end" and line["status"] in ("failed", "timed-out")
+        if ended_badly and worker.task.rank is not None:
+            warned = stages.nccl_warning(self.spec, line["stage"], worker.task.rank)
+            line["detail"] += "; NCCL: " + warned if warned else ""
+        if line["kind"] in ("start", "end"):
+            line["device"] = worker.task.device
         say(**line)
         if line["kind"] == "cuda":
             self.look = line
@@ -217,7 +248,9 @@ class Board:
         if line["kind"] == "end":
             worker.left.remove(stage)
             worker.last = stage, line["status"]
-            self.ends[stage] = line["status"]
+            # Of several GPUs the first that fails decides.
+            if self.ends.get(stage) in (None, "passed"):
+                self.ends[stage] = line["status"]
 
     def _watch(self, worker: Worker) -> None:
         """End a worker whose stage, or the whole step, has had its time."""
@@ -341,7 +374,7 @@ class Run:
         except BaseException as problem:
             # A file of the user's that torch loads can also raise SystemExit.
             status, detail = "failed", wire.words(problem)
-            if self.spec.dynamo and fault == "" and stage in LATE + ("ddp",):
+            if self.spec.dynamo and fault == "" and (self.task.rank is not None or stage in LATE):
                 detail = "import torch._dynamo: " + self.spec.dynamo
             # An error of CUDA spoils every later call of the process.
             going = self.task.device == "cpu"

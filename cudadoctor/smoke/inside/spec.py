@@ -5,8 +5,17 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 Fields = Dict[str, Any]
 """Of one line, or of an order."""
 
-EARLY = ("allocate", "matmul", "conv")
-LATE = ("train-fp32", "amp-fp16", "amp-bf16", "checkpoint")
+EARLY = ("allocate", "matmul", "conv", "attention", "train-fp32", "amp-fp16", "amp-bf16")
+# They import torch._dynamo.
+LATE = ("optimizer", "checkpoint")
+
+# The ranks again without a transport of NCCL, each by its variable: NVLink SHARP, peer to peer, and
+# InfiniBand.
+WITHOUT = {
+    "ddp-without-nvls": ("NCCL_NVLS_ENABLE", "0"),
+    "ddp-without-p2p": ("NCCL_P2P_DISABLE", "1"),
+    "ddp-without-ib": ("NCCL_IB_DISABLE", "1"),
+}
 
 # Seconds a stage may take. The first look at CUDA can need half a minute where no persistence
 # mode keeps the driver awake; cuDNN and NCCL load hundreds of megabytes at first use.
@@ -17,9 +26,11 @@ LIMITS = {
     "allocate": 40.0,
     "matmul": 20.0,
     "conv": 40.0,
+    "attention": 30.0,
     "train-fp32": 30.0,
     "amp-fp16": 20.0,
     "amp-bf16": 20.0,
+    "optimizer": 30.0,
     "checkpoint": 20.0,
     "ddp": 60.0,
 }
@@ -53,7 +64,7 @@ class Spec:
 
     def limit_s(self, stage: str) -> float:
         """Seconds that this stage may take."""
-        usual = LIMITS.get(stage.split(" ")[0], 30.0)
+        usual = LIMITS["ddp"] if stage in WITHOUT else LIMITS.get(stage.split(" ")[0], 30.0)
         return min(usual, self.limit or usual)
 
     def fault(self, stage: str) -> str:

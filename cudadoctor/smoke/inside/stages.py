@@ -1,9 +1,11 @@
 """The stages: what is run on a device, checked against float64, the CPU or another run."""
 
 import os
+import warnings
 import zlib
 from datetime import timedelta
-from math import inf
+from functools import partial
+from math import ceil, inf, sqrt
 from typing import Any, Iterable, List, Tuple
 
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from torch.backends import cudnn
 from torch.nn.functional import conv2d, cross_entropy
 
-from .spec import Fields, Spec, Task
+from .spec import WITHOUT, Fields, Spec, Task
 
 StageResult = Tuple[str, Fields]
 
@@ -48,6 +50,7 @@ class Place:
         self.rank, self.world = task.rank or 0, task.world
         self.device = torch.device("cpu" if spec.pretend else task.device)
         self.gpu = self.device.type == "cuda"
+        self.multiprocessors = 0
         torch.set_num_threads(1)
         torch.backends.cuda.matmul.allow_tf32 = False
         cudnn.allow_tf32 = False
@@ -55,7 +58,8 @@ class Place:
         cudnn.benchmark = False
         if self.gpu:
             torch.cuda.set_device(self.device)
-            total = torch.cuda.get_device_properties(self.device).total_memory
+            about = torch.cuda.get_device_properties(self.device)
+            self.multiprocessors, total = about.multi_processor_count, about.total_memory
             # Nobody could say beforehand how full the GPU is: look before taking any of it.
             if spec.careful and hasattr(torch.cuda, "mem_get_info"):
                 free, _ = torch.cuda.mem_get_info(self.device)
@@ -101,11 +105,18 @@ class Place:
 
 # --- memory, a matrix product and a convolution -----------------------------------------------
 
-# The largest error allowed, in units of the root mean square of the exact result. The inputs are
-# exact in every format, so what is left is the rounding of sums and of the result.
+# The largest error allowed, in units of the root mean square of the exact result: the rounding of
+# sums and of the result. TF32 and bf16 are off by 1e-3 and more, which no fp32 is allowed.
 TOLERANCES = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 8e-2}
+# How far the results may be from the exact ones on average, as a share: rounding has no direction.
+GAINS = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 2e-3}
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIDE = 1024
+TILE = 128
+# Tiles of a product for every multiprocessor of a GPU: one alone would leave some of them idle.
+TILES = 3
+# So many rows of a result are compared number by number; all others by their sum.
+ROWS = 64
 
 
 def allocate(place: Place) -> StageResult:
@@ -130,60 +141,102 @@ def allocate(place: Place) -> StageResult:
 
 
 def matmul(place: Place) -> StageResult:
-    """A product of two matrices of 1024 x 1024 in every format that torch has here."""
+    """A product of two square matrices in every format that torch has here."""
     torch.manual_seed(1)
-    left, right = _exact(SIDE, SIDE), _exact(SIDE, SIDE)
-    return _compared(place, lambda a, b: a @ b, (left, right), (left[:64, :], right[:, :64]))
+    tiles = TILES * place.multiprocessors
+    side = max(SIDE, TILE * ceil(sqrt(tiles)))
+    left, right = torch.randn(side, side), torch.randn(side, side)
+    return _compared(place, torch.matmul, left, right)
 
 
 def conv(place: Place) -> StageResult:
-    """A convolution of 16 to 32 channels."""
+    """A convolution of 16 to 32 channels, and on a GPU whether cuDNN computes it."""
     torch.manual_seed(2)
-    image, kernel = _exact(8, 16, 32, 32), _exact(32, 16, 3, 3)
-    detail, figures = _compared(
-        place, lambda x, w: conv2d(x, w, padding=1), (image, kernel), (image[:1], kernel)
-    )
-    if place.gpu:
-        figures["cudnn"] = bool(cudnn.is_acceptable(image.to(place.device)))
+    images = max(8, TILES * place.multiprocessors * TILE // 32**2)
+    many, kernel = torch.randn(images, 16, 32, 32), torch.randn(32, 16, 3, 3)
+    detail, figures = _compared(place, lambda x, w: conv2d(x, w, padding=1), many, kernel)
+    if place.gpu and not torch.version.hip:
+        chosen = _convolver(many[:1].to(place.device), kernel.to(place.device))
+        figures["cudnn"] = "cudnn" in chosen.lower()
+        if not figures["cudnn"]:
+            detail = "; ".join(filter(None, [detail, "cuDNN was not used, but " + chosen]))
     return detail, figures
 
 
-def _exact(*shape: int) -> Any:
-    """Random numbers that bfloat16, float16 and float32 all hold without rounding."""
-    return torch.randn(*shape).to(torch.bfloat16).to(torch.float32)
+def _convolver(image: Any, kernel: Any) -> str:
+    """What torch chooses to compute this convolution with: Cudnn, or its own Slow2d."""
+    ask = getattr(torch._C, "_select_conv_backend", None)
+    if ask is None:
+        return "cudnn" if cudnn.is_acceptable(image) else "torch's own kernel"
+    pair = [1, 1]
+    return str(ask(image, kernel, None, pair, pair, pair, False, [0, 0], 1)).rpartition(".")[2]
 
 
-def _compared(place: Place, operation: Any, inputs: Any, fewer: Any) -> StageResult:
-    """Every format against float64 on the CPU; a CPU without half precision gets fewer numbers."""
+def _compared(place: Place, operation: Any, many: Any, other: Any) -> StageResult:
+    """Every format twice, bit by bit the same, and against float64 on the CPU.
+
+    The operation is linear in its first operand. Some of its rows are compared number by number,
+    and the sum of all rows with what the sum of the operand's rows gives.
+    """
     figures = {}
     missing = []
-    expected = operation(*[tensor.double() for tensor in inputs])
     # Older releases sum fp16 on the CPU in fp16, and slowly.
     slow = [] if place.gpu or hasattr(getattr(torch, "amp", 0), "GradScaler") else ["fp16"]
+    # bfloat16, float16 and float32 all hold these numbers without rounding.
+    exact = [tensor.to(torch.bfloat16).to(torch.float32) for tensor in (many, other)]
     for name, kind in FORMATS.items():
-        if not place.gpu and name == "bf16":
-            inputs, expected = fewer, operation(*[tensor.double() for tensor in fewer])
-        result = None
+        rows, factor = (many, other) if name == "fp32" else exact
+        if not place.gpu and name != "fp32":
+            # A CPU without half precision gets fewer numbers.
+            rows, factor = rows[:ROWS], factor[..., :ROWS]
+        results = []
         if place.computes(name) and name not in slow:
+            there = [tensor.to(place.device).to(kind) for tensor in (rows, factor)]
             try:
-                result = operation(*[tensor.to(place.device).to(kind) for tensor in inputs])
+                results = [operation(*there) for _ in range(2)]
             except RuntimeError as problem:
                 if name == "fp32" or place.gpu or "not implemented" not in str(problem):
                     raise
-        if result is None:
+        if not results:
             missing.append(name)
             continue
-        place.proven(result)
-        found = result.to("cpu").double()
-        if place.fault == "wrong":
-            found[0] += expected.abs().max()
-        error = _apart([(found, expected)]) / float(expected.pow(2).mean().sqrt())
-        if not error <= TOLERANCES[name]:
-            raise Wrong("%s is off by %.3g (allowed: %.3g)" % (name, error, TOLERANCES[name]))
-        figures["error_" + name] = round(error, 9)
+        place.proven(*results)
+        figures["error_" + name] = _error(place, name, results, operation, rows, factor)
     place.settle()
     refused = "not supported by this torch build on this device: " + ", ".join(missing)
     return (refused if missing else ""), figures
+
+
+def _error(place: Place, name: str, results: Any, operation: Any, rows: Any, factor: Any) -> float:
+    """The largest error in units of the root mean square; Wrong where anything is too far off."""
+    first, second = [result.to("cpu") for result in results]
+    if place.fault == "bit":
+        second.view(-1)[second.numel() // 2] *= 1 + 2.0**-7
+    found = first.double()
+    if place.fault == "wrong":
+        found[0] += found.abs().max()
+    if place.fault == "gain":
+        found *= 1.005
+    step = max(1, len(rows) // ROWS)
+    expected = operation(rows[::step].double(), factor.double())
+    whole = operation(rows.double().sum(0, keepdim=True), factor.double())
+    sums = _off(found.sum(0, keepdim=True), whole)
+    error = max(_off(found[::step], expected), sums, key=lambda off: inf if off != off else off)
+    if not error <= TOLERANCES[name]:
+        raise Wrong("%s is off by %.3g (allowed: %.3g)" % (name, error, TOLERANCES[name]))
+    gain = float((found[::step] * expected).sum() / (expected * expected).sum()) - 1
+    if not abs(gain) <= GAINS[name]:
+        raise Wrong("the results in %s are %.3g %% too large" % (name, 100 * gain))
+    differing = int((first != second).sum())
+    if differing:
+        text = "%s: %d of %d values differ when the same operation runs again"
+        raise Wrong(text % (name, differing, first.numel()))
+    return round(error, 9)
+
+
+def _off(found: Any, expected: Any) -> float:
+    """The largest difference, in units of the root mean square of what is expected."""
+    return _apart([(found, expected)]) / float(expected.pow(2).mean().sqrt())
 
 
 def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
@@ -192,9 +245,79 @@ def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
     return max(worst, key=lambda off: inf if off != off else off)
 
 
+# --- attention, by everything that torch can compute it with ----------------------------------
+
+
+def attention(place: Place) -> StageResult:
+    """Scaled dot product attention by each backend of this device, and as torch chooses."""
+    attend = getattr(nn.functional, "scaled_dot_product_attention", None)
+    if attend is None:
+        raise Skip("this torch version has no scaled_dot_product_attention")
+    torch.manual_seed(5)
+    name = "bf16" if place.gpu and place.computes("bf16") else "fp16" if place.gpu else "fp32"
+    query, key, value = [torch.randn(2, 4, 128, 64).to(FORMATS["bf16"]).float() for _ in range(3)]
+    weights = (query.double() @ key.double().transpose(-1, -2) / 8).softmax(-1)
+    expected = weights @ value.double()
+    there = [part.to(place.device).to(FORMATS[name]) for part in (query, key, value)]
+    figures, served, refused = {}, [], []
+    for backend, only in [("default", None)] + _backends():
+        try:
+            with warnings.catch_warnings():
+                # Each refusal is explained by warnings.
+                warnings.simplefilter("ignore")
+                with only() if only else torch.enable_grad():
+                    result = attend(*there)
+        except RuntimeError as problem:
+            if backend in ("default", "math") or "No " not in str(problem):
+                raise
+            refused.append(backend)
+            continue
+        place.proven(result)
+        found = result.to("cpu").double()
+        if place.fault == "wrong":
+            found[0] *= 1.5
+        error = _off(found, expected)
+        if not error <= TOLERANCES[name]:
+            text = "attention by %s in %s is off by %.3g (allowed: %.3g)"
+            raise Wrong(text % (backend, name, error, TOLERANCES[name]))
+        served.append(backend)
+        figures["error_" + backend] = round(error, 9)
+    place.settle()
+    return ("not available on this device: " + ", ".join(refused) if refused else ""), figures
+
+
+def _backends() -> List[Tuple[str, Any]]:
+    """The name of each backend with a context in which no other is allowed."""
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError:
+        only = getattr(torch.backends.cuda, "sdp_kernel", None)
+        options = {
+            "math": "math",
+            "flash_attention": "flash",
+            "efficient_attention": "mem_efficient",
+        }
+        offs = {"enable_" + option: False for option in options.values()}
+        return [
+            (name, partial(only, **dict(offs, **{"enable_" + option: True})))
+            for name, option in options.items()
+            if only
+        ]
+    named = [(name.lower(), kind) for name, kind in SDPBackend.__members__.items()]
+    return [
+        (name, partial(sdpa_kernel, kind))
+        for name, kind in named
+        if name not in ("error", "overrideable")
+    ]
+
+
 # --- a few steps of training, in fp32 and with mixed precision --------------------------------
 
 STEPS = 4
+# The first scale never overflows here, so that no step is left out unless it is meant to be.
+SCALE = 2.0**10
+# A loss as much larger: its gradients in fp16, which end at 65504, are infinite.
+OVERFLOW = 2.0**20
 SAME_RUN = 1e-5
 OTHER_DEVICE = 5e-3
 # How far the loss of mixed precision may lie from that of fp32, as a share of it.
@@ -220,6 +343,28 @@ def batch(device: Any, size: int, seed: int = 4) -> Any:
     return torch.randn(size, 3, 16, 16).to(device), (torch.arange(size) % 16).to(device)
 
 
+class Momentum:
+    """Stochastic gradient descent with momentum, by hand.
+
+    torch.optim imports torch._dynamo, which takes longer than all early stages together; the stage
+    `optimizer` tests it. A GradScaler takes this one as well.
+    """
+
+    def __init__(self, net: Any) -> None:
+        self.param_groups = [{"params": list(net.parameters())}]
+        self.steps = [torch.zeros_like(parameter) for parameter in net.parameters()]
+
+    def zero_grad(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for parameter, step in zip(self.param_groups[0]["params"], self.steps):
+                step.mul_(0.9).add_(parameter.grad)
+                parameter.sub_(step * 0.1)
+
+
 def train_fp32(place: Place) -> StageResult:
     """Full precision; on a GPU the losses are those of the CPU, on a CPU those of a second run."""
     found = _losses(place, place.device)
@@ -230,18 +375,46 @@ def train_fp32(place: Place) -> StageResult:
 
 
 def amp_fp16(place: Place) -> StageResult:
-    """Mixed precision in fp16, the gradients scaled."""
+    """Mixed precision in fp16, the gradients scaled; one step overflows and is left out."""
     if not place.computes("fp16"):
         raise Skip("this GPU generation does not support fp16")
-    # A scale of 1024 never overflows here, so that no step is left out.
     amp: Any = getattr(torch, "amp", None)
     if hasattr(amp, "GradScaler"):
-        scaler = amp.GradScaler(place.device.type, init_scale=1024.0)
+        scaler = amp.GradScaler(place.device.type, init_scale=SCALE)
     elif place.gpu:
-        scaler = torch.cuda.amp.GradScaler(init_scale=1024.0)
+        scaler = torch.cuda.amp.GradScaler(init_scale=SCALE)
     else:
         raise Skip("this torch version can scale gradients only on a GPU")
-    return "", dict(_mixed(place, "fp16", scaler), scale=float(scaler.get_scale()))
+    figures = dict(_mixed(place, "fp16", scaler), scale=float(scaler.get_scale()))
+    return "", dict(figures, scale_after_overflow=_overflown(place, scaler))
+
+
+def _overflown(place: Place, scaler: Any) -> float:
+    """The scale after a step whose gradients overflow, which must change nothing but the scale."""
+    net = network(place.device, nn.BatchNorm2d(16))
+    images, labels = batch(place.device, 16)
+    optimizer = Momentum(net)
+    scale = float(scaler.get_scale())
+    for factor in (OVERFLOW, 1.0):
+        before = [parameter.detach().clone() for parameter in net.parameters()]
+        optimizer.zero_grad()
+        with torch.autocast(place.device.type, dtype=torch.float16):
+            loss = cross_entropy(net(images), labels) * factor
+        scaler.scale(loss).backward()
+        finite = all([bool(part.grad.isfinite().all()) for part in net.parameters()])
+        if finite == (factor == OVERFLOW):
+            raise Wrong("gradients %s" % ("did not overflow" if finite else "are not finite"))
+        scaler.step(optimizer)
+        scaler.update()
+        moved = _apart(zip(net.parameters(), before))
+        if factor == OVERFLOW and moved != 0:
+            raise Wrong("the step was not skipped though its gradients had overflowed")
+        if not 0 < moved < inf and factor != OVERFLOW:
+            raise Wrong("training did not continue after a skipped step")
+        if scaler.get_scale() != scale / 2:
+            text = "after an overflow the scale is %g, not %g"
+            raise Wrong(text % (scaler.get_scale(), scale / 2))
+    return float(scaler.get_scale())
 
 
 def amp_bf16(place: Place) -> StageResult:
@@ -267,7 +440,7 @@ def _losses(place: Place, device: Any, kind: Any = None, scaler: Any = None) -> 
     """Train anew and say the loss of every step; what was trained on the place has to be there."""
     net = network(device, nn.BatchNorm2d(16))
     images, labels = batch(device, 16)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    optimizer = Momentum(net)
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -321,6 +494,63 @@ def _list(losses: List[float]) -> str:
     return ", ".join(["%.5g" % loss for loss in losses])
 
 
+# --- torch's own optimizers, which import torch._dynamo ---------------------------------------
+
+RATE, DECAY = 0.05, 0.1
+
+
+def optimizer(place: Place) -> StageResult:
+    """torch.optim's SGD and AdamW, in each implementation, against their formulas in float64."""
+    torch.manual_seed(6)
+    start, gradients = torch.randn(1000), torch.randn(3, 1000)
+    figures, missing = {}, []
+    for name, make, expected in (
+        ("sgd", partial(torch.optim.SGD, momentum=0.9), _sgd(start.double(), gradients.double())),
+        ("adamw", torch.optim.AdamW, _adamw(start.double(), gradients.double())),
+    ):
+        for way in ("default", "foreach", "fused"):
+            weight = nn.Parameter(start.clone().to(place.device))
+            more = {} if way == "default" else {way: True}
+            try:
+                steps = make([weight], lr=RATE, weight_decay=DECAY, **more)
+                for gradient in gradients:
+                    weight.grad = gradient.to(place.device)
+                    steps.step()
+            except (TypeError, RuntimeError) as problem:
+                if way == "default" or (place.gpu and isinstance(problem, RuntimeError)):
+                    raise
+                missing.append("%s (%s)" % (name, way))
+                continue
+            place.proven(weight)
+            found = weight.detach().to("cpu").double()
+            if place.fault == "wrong":
+                found[0] += 1e-2
+            error = _off(found, expected)
+            if not error <= 1e-5:
+                raise Wrong("%s (%s) is off by %.3g (allowed: 1e-05)" % (name, way, error))
+            figures["error_%s_%s" % (name, way)] = round(error, 9)
+    return ("not in this torch version: " + ", ".join(missing) if missing else ""), figures
+
+
+def _sgd(weight: Any, gradients: Any) -> Any:
+    step = torch.zeros_like(weight)
+    for gradient in gradients:
+        step = 0.9 * step + gradient + DECAY * weight
+        weight = weight - RATE * step
+    return weight
+
+
+def _adamw(weight: Any, gradients: Any) -> Any:
+    mean = torch.zeros_like(weight)
+    square = torch.zeros_like(weight)
+    for number, gradient in enumerate(gradients, 1):
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient * gradient
+        step = mean / (1 - 0.9**number) / ((square / (1 - 0.999**number)).sqrt() + 1e-8)
+        weight = weight * (1 - RATE * DECAY) - RATE * step
+    return weight
+
+
 # --- a checkpoint: saved, read back, and resumed ----------------------------------------------
 
 GPU_TOLERANCE = 1e-5
@@ -345,7 +575,29 @@ def checkpoint(place: Place) -> StageResult:
     worst = _apart([(value, others[name]) for name, value in values.items()])
     if not worst <= (GPU_TOLERANCE if place.gpu else 0.0):
         raise Wrong("the resumed run differs from the uninterrupted one by %.3g" % worst)
-    return "", {"bytes": size, "difference": worst}
+    distributed = _distributed_checkpoint(place, values)
+    return "", {"bytes": size, "difference": worst, "distributed": distributed}
+
+
+def _distributed_checkpoint(place: Place, values: Fields) -> bool:
+    """Whether torch.distributed.checkpoint is there; Wrong where what it loads is another."""
+    try:
+        from torch.distributed import checkpoint as distributed
+    except ImportError:
+        return False
+    if not hasattr(distributed, "save"):
+        return False  # before torch 2.2
+    path = place.file("checkpoint-%d" % os.getpid())
+    with warnings.catch_warnings():
+        # It remarks that there is one process only.
+        warnings.simplefilter("ignore")
+        distributed.save(dict(values), checkpoint_id=path)
+        loaded = {name: torch.zeros_like(value) for name, value in values.items()}
+        distributed.load(loaded, checkpoint_id=path)
+    worst = _apart([(value, loaded[name]) for name, value in values.items()])
+    if worst != 0:
+        raise Wrong("torch.distributed.checkpoint loads values that differ by %.3g" % worst)
+    return True
 
 
 def _trainer(place: Place) -> Fields:
@@ -376,21 +628,25 @@ def _corrupt(path: str) -> None:
 SHARE = 4
 # Sums of the joined batch are added in another order than the shares: rounding, no more.
 TOLERANCE = {"gloo": 1e-4, "nccl": 1e-3}
+BUFFER_BYTES = {"cuda": 64 << 20, "cpu": 4 << 20}
 
 
-def ddp(place: Place) -> StageResult:
-    """Gradients of a share, averaged over the ranks, are those of the joined batch."""
+def ddp(place: Place, stage: str = "ddp") -> StageResult:
+    """Gradients of a share, averaged over the ranks, are those of the joined batch.
+
+    NCCL runs as it would for the user, but for the transport that the stage leaves out.
+    """
     import torch.distributed as dist
 
     if not dist.is_available():
         raise Skip("this torch build does not include torch.distributed")
-    path = place.file("ranks")
+    path = place.file("ranks-" + stage)
+    os.environ.update([WITHOUT[stage]] if stage in WITHOUT else [])
+    os.environ.setdefault("NCCL_DEBUG", "WARN")
+    os.environ.setdefault("NCCL_DEBUG_FILE", _nccl_log(place.spec, stage, place.rank))
     if place.gpu:
         # What is compared is the link between GPUs; a GPU that is wrong alone is told apart first.
         matmul(place)
-        # NCCL takes its buffers by the number of channels; a guest takes few.
-        os.environ.setdefault("NCCL_MAX_NCHANNELS", "4")
-        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
     backend = "nccl" if place.gpu and dist.is_nccl_available() else "gloo"
     store = dist.FileStore(path, place.world)
     dist.init_process_group(
@@ -399,13 +655,43 @@ def ddp(place: Place) -> StageResult:
         rank=place.rank,
         world_size=place.world,
         # Longer than the stage has: whoever watches the ranks says where each of them stands.
-        timeout=timedelta(seconds=place.spec.limit_s("ddp") + 30.0),
+        timeout=timedelta(seconds=place.spec.limit_s(stage) + 30.0),
     )
+    _reduced(place, dist)
     figures = _trained(place, backend)
     # Stay until every rank has what it needs: one that leaves early breaks the others' pipes.
     store.set("done-%d" % place.rank, "1")
     store.wait(["done-%d" % rank for rank in range(place.world)])
     return "%s, %d ranks" % (backend, place.world), figures
+
+
+def _nccl_log(spec: Spec, stage: str, rank: int) -> str:
+    """Where NCCL writes what it warns of."""
+    return os.path.join(spec.scratch, "nccl-%s-%d" % (stage, rank))
+
+
+def nccl_warning(spec: Spec, stage: str, rank: int) -> str:
+    """The first warning of NCCL in a stage of ranks, without the place in its code; "" none."""
+    try:
+        with open(_nccl_log(spec, stage, rank), errors="replace") as file:
+            lines = file.read(1 << 20).splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(" NCCL WARN ")[2] for line in lines if " NCCL WARN " in line), "")
+
+
+def _reduced(place: Place, dist: Any) -> None:
+    """The sum of all ranks of one large buffer, as large as DDP's buckets grow, is exact."""
+    numbers = BUFFER_BYTES["cuda" if place.gpu else "cpu"] // 4
+    pattern = torch.arange(numbers, dtype=torch.float32, device=place.device) % 1024
+    found = pattern * (place.rank + 1)
+    dist.all_reduce(found)
+    if place.fault == "sum":
+        found[7] += 1
+    wrong = int((found != pattern * (place.world * (place.world + 1) // 2)).sum())
+    if wrong:
+        text = "all_reduce of %d MB gives %d wrong sums"
+        raise Wrong(text % (found.numel() >> 18, wrong))
 
 
 def _trained(place: Place, backend: str) -> Fields:
@@ -439,9 +725,12 @@ STAGES = {
     "allocate": allocate,
     "matmul": matmul,
     "conv": conv,
+    "attention": attention,
     "train-fp32": train_fp32,
     "amp-fp16": amp_fp16,
     "amp-bf16": amp_bf16,
+    "optimizer": optimizer,
     "checkpoint": checkpoint,
     "ddp": ddp,
 }
+STAGES.update([(stage, partial(ddp, stage=stage)) for stage in WITHOUT])
