@@ -384,7 +384,7 @@ def nccl_p2p_broken(m: Machine) -> Answer:
             evidence=(f"smoke.stages.{alone}",),
             values={
                 "what": "communicate only with NCCL_P2P_DISABLE=1",
-                "between": _between(m)[0],
+                "between": _between(m)[0] if _between(m)[1] else "The driver offers P2P",
             },
             confidence=CERTAIN,
             remedies=without_p2p(m, _between(m)[1], proven=False),
