@@ -50,6 +50,7 @@ from cudadoctor.render import shells
 from cudadoctor.solver.builds import Choice, best_build
 from cudadoctor.solver.demand import is_met, platform_blocker, platform_of, python_of
 from cudadoctor.solver.reasons import companion_of
+from cudadoctor.solver.supposed import supposed
 
 Prescribed = list[tuple[str, Remedies]]
 """Causes with their remedies; "" where something was asked for that cures no cause."""
@@ -471,7 +472,8 @@ def _harmless(remedy: Remedy, m: Machine, kb: Knowledge) -> Remedies:
     change = remedy.packages
     if change is None or "torch" not in map(name_of, change.install):
         return (remedy,)
-    release, platform = pin_of(change.install), platform_of(m)
+    release, (here, *_) = pin_of(change.install), supposed(m, kb).machines
+    platform = platform_of(here)
     row = bool(release and platform and change.variant)
     build = kb.build_of(Version(release), change.variant or "", platform or "") if row else None
     if remedy.id == "install-torch" and build and _is_there(build, m):
