@@ -45,13 +45,14 @@ def look(*names: str) -> dict[str, Any]:
 
 def gpu(index: int, *busy: str) -> Gpu:
     processes = tuple(GpuProcess(pid=7, name=name) for name in busy)
-    return Gpu(index=index, bus_id=f"00000000:{index + 1:02X}:00.0", processes=processes)
+    bus_id = f"00000000:{index + 1:02X}:00.0"
+    return Gpu(index=index, bus_id=bus_id, processes=processes, utilization=90 if busy else 0)
 
 
 def test_a_gpu_that_others_use_is_left_alone_and_told() -> None:
     found = command.place_of(look("H200", "H200"), None, (gpu(0, "python"), gpu(1)))
     assert found.device == "cuda:1"
-    assert found.notes == ("GPU 0 is not used: other processes are using the GPU: python (7)",)
+    assert found.notes == ("GPU 0 is not used: the GPU is busy (90% by python (7))",)
 
 
 def test_what_is_asked_for_is_used_whoever_else_uses_it() -> None:

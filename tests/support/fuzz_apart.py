@@ -21,6 +21,7 @@ NOT_PARSERS = {
     "solver.demand.allowed": "begins with constraint_of, which is registered",
     "cli.output.written": "writes our own text",
     "knowledge.tables.version": "reads our own tables",
+    "knowledge.symptoms.mark_of": "reads the search texts of our own table",
     "probes.driver.read_driver": "joins probes that are registered one by one",
     "repair.setup.choosing.parse_answer": "reads what our own question to a Python printed",
     "host.recording.is_text": "looks for control characters",
