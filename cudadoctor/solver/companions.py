@@ -245,11 +245,15 @@ def fate_of(package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge)
 
 
 def _xformers(q: Question) -> Fate:
-    """One release for one torch; from 0.0.22.post7 on its builds lie on torch's own index."""
+    """One release for one torch; from 0.0.22.post7 on its builds lie on torch's own index.
+
+    From 0.0.35 on it keeps to torch's stable ABI: one release serves that torch and each later one.
+    """
     made_for = q.kb.built_against("xformers", q.package.version)
-    if not q.changes and (made_for is None or q.build.cuda is None):
+    fits = _public(q.package.version) in q.kb.companion("xformers", q.build.torch)
+    if not q.changes and (q.build.cuda is None or not (made_for or fits)):
         return q.stays()
-    if not q.changes and made_for == q.build.torch and q.serves_cuda(q.package.version):
+    if not q.changes and fits and q.serves_cuda(q.package.version):
         return Fate()
     release = next(filter(q.serves_cuda, q.fitting()), None)
     beside = release is not None and q.kb.on_torch_index("xformers", release)
@@ -314,11 +318,19 @@ def _triton_windows(q: Question) -> Fate:
 
 
 def _torchcodec(q: Question) -> Fate:
-    """Its library loads with one minor release of torch, which its metadata does not name."""
-    fitting = q.fitting()
-    if q.package.version.partition("+")[0] in fitting or not (fitting or q.changes):
-        return Fate()
-    return q.pinned(fitting[0]) if fitting else q.stays()
+    """Its library loads with one minor release of torch, which its metadata does not name.
+
+    Some releases on PyPI are for one CUDA major alone; torch's own index has each for every CUDA.
+    """
+    old, here = q.machine.torch.version, _public(q.package.version)
+    same = not q.changes or (old and old.release[:2] == q.build.torch.release[:2])
+    fitting = q.fitting() or ((here,) if same else ())
+    if not fitting:
+        return q.stays()
+    own, local = q.package.cuda, "+" in q.package.version
+    made = (own,) if local and own else q.kb.companion_cuda("torchcodec", fitting[0], q.place)
+    other = _major(q.build.cuda) not in {_major(cuda) for cuda in made or (q.build.cuda,)}
+    return q.pinned(fitting[0], with_torch=other) if other or fitting[0] != here else Fate()
 
 
 def _torchao(q: Question) -> Fate:

@@ -858,7 +858,13 @@ def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
         return ways if any(way.commands for way in ways) else ()
     if "toolkit-in-pieces" in seen or not seen & _ABOUT_RELEASES:
         return ()
-    return reinstall_torch(m, kb) if m.torch.version and linux else ()
+    if m.torch.version is None or not linux:
+        return ()
+    own = m.package("triton")
+    alone = install_companion(m, kb, "triton") if own and own.version else ()
+    pins = (way.packages.install for way in alone if way.packages)
+    differs = own is not None and (f"triton=={own.version}",) not in pins
+    return alone if alone and differs else reinstall_torch(m, kb)
 
 
 _BY_MACHINE: dict[str, Callable[[Machine], Remedies]] = {
@@ -890,6 +896,9 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "toolkit-torch-mismatch": _other_toolkit,
     "torch-companion-mismatch": _companion,
     "torch-extension-abi": _extension,
+    "platform-unsupported": lambda m, kb: _replaced(
+        m, kb, *_in_texts(EXTENSIONS, _texts(m, "linux-library-on-windows"))
+    ),
 }
 _BY_SYMPTOMS: dict[str, Callable[[Machine, Knowledge, frozenset[str]], Remedies]] = {
     "driver-not-loaded": _unloaded,
