@@ -9,7 +9,7 @@ from functools import cached_property
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
-from cudadoctor.knowledge.torch_builds import TorchBuilds
+from cudadoctor.knowledge.torch_builds import TorchBuild, TorchBuilds
 from cudadoctor.model.machine import OptStr, OptStrings, OptVersion, Strings, Versions
 from cudadoctor.model.requirements import admits, normal
 from cudadoctor.model.versions import version_of
@@ -73,6 +73,21 @@ class _Flash(Row, frozen=True):
     cuda: OptVersion = None
 
 
+class _Wheels(Row, frozen=True):
+    """Wheels that a project compiled for some builds of torch, of releases that name no torch.
+
+    builds: minor release of torch -> its CUDA versions. page: where they lie, with places for the
+    variant and the minor release; "" the package index.
+    """
+
+    package: str
+    versions: Strings
+    builds: dict[str, Versions]
+    python: str
+    platforms: Strings
+    page: str
+
+
 class _CompanionTable(Row, frozen=True):
     releases: tuple[_Release, ...]
     pins: tuple[_Pins, ...]
@@ -83,6 +98,7 @@ class _CompanionTable(Row, frozen=True):
     triton_windows: dict[str, str]
     torchcodec: dict[str, str]
     torchcodec_binaries: tuple[_Binaries, ...] = ()
+    wheels: tuple[_Wheels, ...] = ()
 
 
 class Companions(TorchBuilds):
@@ -260,6 +276,17 @@ class Companions(TorchBuilds):
         pythons = row.pythons
         here = None in (platform, places) or not {platform, "any"}.isdisjoint(places or ())
         return here and (None in (python, pythons) or _serves(pythons or (), python or ""))
+
+    def wheel_page(
+        self, package: str, release: str, build: TorchBuild, python: OptStr
+    ) -> OptStr:
+        """Where a release has a wheel for a build of torch; "" on PyPI, None where none is known."""
+        for row in self._companions.wheels:
+            of_it = row.package == package and release in row.versions
+            here = build.platform in row.platforms and (not python or _within(python, row.python))
+            if of_it and here and build.cuda in row.builds.get(minor(build.torch), ()):
+                return row.page.format(variant=build.variant, torch=minor(build.torch))
+        return None
 
     def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> Strings:
         """The releases of flash-attn that have a Linux wheel for all three, newest first."""

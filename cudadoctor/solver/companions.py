@@ -240,8 +240,15 @@ class Question(NamedTuple):
 
 def fate_of(package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge) -> Fate | None:
     """What becomes of an installed package, None for one that is nobody's companion here."""
-    judge = _JUDGES.get(package.name)
-    return judge(Question(package, build, m, kb)) if judge else None
+    judge = _JUDGES.get(package.name, _on_a_page)
+    return judge(Question(package, build, m, kb))
+
+
+def _on_a_page(q: Question) -> Fate | None:
+    """The same release for another build of torch, where its project compiled it for that one."""
+    release, python = _public(q.package.version), python_of(q.machine)
+    page = q.kb.wheel_page(q.package.name, release, q.build, python) if q.changes else None
+    return None if page is None else q.pinned(release, find_links=page or None)
 
 
 def _xformers(q: Question) -> Fate:
@@ -386,7 +393,7 @@ def _order(text: str) -> tuple[int, ...]:
     return (*version.release, version.post or 0) if version else ()
 
 
-_JUDGES: dict[str, Callable[[Question], Fate]] = {
+_JUDGES: dict[str, Callable[[Question], Fate | None]] = {
     "bitsandbytes": _bitsandbytes,
     "causal-conv1d": _compiled,
     "flash-attn": _flash_attn,
@@ -609,7 +616,7 @@ def _was_compiled_for_other(
     package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge
 ) -> bool:
     """Whether it has compiled code that is bound to another torch than the build."""
-    if package.name not in EXTENSIONS - JUDGED or not _changes(build, m):
+    if package.name not in EXTENSIONS or not _changes(build, m) or fate_of(package, build, m, kb):
         return False
     if _major(package.cuda) not in (None, _major(build.cuda)):
         return True
