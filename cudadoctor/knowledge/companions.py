@@ -77,7 +77,7 @@ class _Wheels(Row, frozen=True):
     """Wheels that a project compiled for some builds of torch, of releases that name no torch.
 
     builds: minor release of torch -> its CUDA versions. page: where they lie, with places for the
-    variant and the minor release; "" the package index.
+    variant and the minor release; "" the package index. tagged: they bear the variant.
     """
 
     package: str
@@ -86,6 +86,7 @@ class _Wheels(Row, frozen=True):
     python: str
     platforms: Strings
     page: str
+    tagged: bool = False
 
 
 class _CompanionTable(Row, frozen=True):
@@ -277,15 +278,19 @@ class Companions(TorchBuilds):
         here = None in (platform, places) or not {platform, "any"}.isdisjoint(places or ())
         return here and (None in (python, pythons) or _serves(pythons or (), python or ""))
 
-    def wheel_page(
+    def wheel_on_page(
         self, package: str, release: str, build: TorchBuild, python: OptStr
-    ) -> OptStr:
-        """Where a release has a wheel for a build of torch; "" on PyPI, None where none is known."""
+    ) -> tuple[str, str] | None:
+        """A release's wheel for a build of torch: its full version and its page ("" for PyPI).
+
+        None where no wheel is known.
+        """
         for row in self._companions.wheels:
             of_it = row.package == package and release in row.versions
             here = build.platform in row.platforms and (not python or _within(python, row.python))
             if of_it and here and build.cuda in row.builds.get(minor(build.torch), ()):
-                return row.page.format(variant=build.variant, torch=minor(build.torch))
+                page = row.page.format(variant=build.variant, torch=minor(build.torch))
+                return f"{release}+{build.variant}" if row.tagged else release, page
         return None
 
     def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> Strings:

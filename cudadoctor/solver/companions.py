@@ -247,8 +247,8 @@ def fate_of(package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge)
 def _on_a_page(q: Question) -> Fate | None:
     """The same release for another build of torch, where its project compiled it for that one."""
     release, python = _public(q.package.version), python_of(q.machine)
-    page = q.kb.wheel_page(q.package.name, release, q.build, python) if q.changes else None
-    return None if page is None else q.pinned(release, find_links=page or None)
+    wheel = q.kb.wheel_on_page(q.package.name, release, q.build, python) if q.changes else None
+    return q.pinned(wheel[0], find_links=wheel[1] or None) if wheel else None
 
 
 def _xformers(q: Question) -> Fate:

@@ -465,7 +465,7 @@ def extension_wheel(m: Machine, kb: Knowledge, name: str) -> Remedies:
             build,
         )
         for build in builds
-        if kb.wheel_page(name, release, build, python) is not None
+        if kb.wheel_on_page(name, release, build, python)
         and block(build, demand) is None
         and not given_up(build, here, kb).unmet
     ]
@@ -476,9 +476,10 @@ def extension_wheel(m: Machine, kb: Knowledge, name: str) -> Remedies:
     same = here.torch.cuda == build.cuda if here.torch.cuda else build.default
     if build.torch.release != own or not same:
         return (remedy_for(build, here, kb),)
-    page = kb.wheel_page(name, release, build, python) or None
+    wheel, page = kb.wheel_on_page(name, release, build, python) or (release, "")
     title = f"Install the wheel of {name} {release} for torch {build.torch} ({build.variant})"
-    change = PackageChange(install=(f"{name}=={release}",), remove=(name,), find_links=page)
+    pin = f"{name}=={wheel}"
+    change = PackageChange(install=(pin,), remove=(name,), find_links=page or None)
     return (_step(id="install-companion", title=title, packages=change),)
 
 
