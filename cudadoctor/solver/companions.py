@@ -414,10 +414,21 @@ JUDGED = frozenset(_JUDGES)
 
 def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, OptStr]:
     """The companions to install with a build -> their release, None where there is none."""
-    wanted = [name for name in COMPANIONS if m.package(name)]
+    wanted = [name for name in COMPANIONS if m.package(name) or name in _pinned_along(m, kb)]
     if m.torch.installed is False and not wanted:
         wanted = ["torchvision"] if build.torchvision else []
     return {name: _taken(name, build, m, kb) for name in wanted}
+
+
+def _pinned_along(m: Machine, kb: Knowledge) -> set[str]:
+    """What packages of a report pin beside torch, and so brought: few reports list everything."""
+    packages = m.packages or () if m.look == "report" else ()
+    return {
+        asked.name
+        for package in packages
+        for asked in asked_by(told(package, kb), COMPANIONS, m)
+        if asked.specifier.startswith("==")
+    }
 
 
 def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
