@@ -6,6 +6,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import field
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
@@ -89,7 +90,7 @@ class _Models(Row, frozen=True):
     names: dict[str, int]
     devices: dict[str, tuple[int, ...]]
     usual: dict[str, Version]
-    several: dict[str, Strings] = {}
+    several: dict[str, Strings] = field(default_factory=dict)
 
 
 class _Peaks(Row, frozen=True):

@@ -105,8 +105,8 @@ _SUFFIX = (
     r"|pcie|sxm\d?|\d{2,3}gb)\b){0,4}"
 )
 _BRANDED = (
-    r"(?:nvidia )?(?:geforce |quadro )?(?:rtx pro|rtx|gtx|gt|mx|titan|quadro|tesla|nvs)[ -]?(?:pro |a)?"
-    r"[0-9xvkpmt]\w{0,6}" + _SUFFIX
+    r"(?:nvidia )?(?:geforce |quadro )?(?:rtx pro|rtx|gtx|gt|mx|titan|quadro|tesla|nvs)[ -]?"
+    r"(?:pro |a)?[0-9xvkpmt]\w{0,6}" + _SUFFIX
 )
 _CHIP = (
     r"(?:nvidia )?(?:tesla )?(?!k8s)(?:[akpmvtlh]\d{1,3}|a[2456][05]00|gh200|gb200|gb300|gb10"
@@ -197,7 +197,14 @@ def _named(found: re.Match[str], knowledge: Knowledge, *, first: bool) -> OptStr
 _NAMES = (
     *("{0}", "geforce {0}", "tesla {0}", "quadro {0}", "geforce rtx {0}", "geforce gtx {0}"),
     *("rtx {0}", "{0} gpu", "geforce {1} laptop gpu", "{1}", "geforce {1}", "geforce rtx {1}"),
-    *("{0} blackwell", "geforce gtx {1}", "tesla {2}m", "{2} pcie", "tesla {2} pcie 16gb", "{2} sxm2 16gb"),
+    *(
+        "{0} blackwell",
+        "geforce gtx {1}",
+        "tesla {2}m",
+        "{2} pcie",
+        "tesla {2} pcie 16gb",
+        "{2} sxm2 16gb",
+    ),
 )
 """Names to try for what somebody wrote (0), that without "laptop" (1), and its last word (2)."""
 _BOARD_NAMES = ("{2} sxm4", "tesla {2} sxm2 16gb", "{2} sxm2 16gb")

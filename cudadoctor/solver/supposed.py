@@ -171,8 +171,8 @@ _MOST = 8
 def _several(name: str, chips: list[GpuModel]) -> str:
     numbers = listed([str(chip.capability) for chip in sorted(chips, key=lambda c: c.capability)])
     return (
-        f"{name.removeprefix('NVIDIA ')} is the name of several chips (compute capability {numbers}), which "
-        "need different builds."
+        f"{name.removeprefix('NVIDIA ')} is the name of several chips (compute capability "
+        f"{numbers}), which need different builds."
     )
 
 
