@@ -334,9 +334,10 @@ def _torchcodec(q: Question) -> Fate:
     fitting = q.fitting() or ((here,) if same else ())
     if not fitting:
         return q.stays()
-    own, local = q.package.cuda, "+" in q.package.version
-    made = (own,) if local and own else q.kb.companion_cuda("torchcodec", fitting[0], q.place)
-    other = _major(q.build.cuda) not in {_major(cuda) for cuda in made or (q.build.cuda,)}
+    tagged = "+" in q.package.version
+    made = () if tagged else q.kb.companion_cuda("torchcodec", fitting[0], q.place)
+    made = made or (q.package.cuda,)
+    other = _major(q.build.cuda) not in {_major(cuda or q.build.cuda) for cuda in made}
     return q.pinned(fitting[0], with_torch=other) if other or fitting[0] != here else Fate()
 
 

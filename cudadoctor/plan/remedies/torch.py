@@ -477,7 +477,7 @@ def extension_wheel(m: Machine, kb: Knowledge, name: str) -> Remedies:
     if build.torch.release != own or not same:
         return (remedy_for(build, here, kb),)
     wheel, page = kb.wheel_on_page(name, release, build, python) or (release, "")
-    title = f"Install the wheel of {name} {release} for torch {build.torch} ({build.variant})"
+    title = f"Install {name} {wheel} for torch {build.torch}"
     pin = f"{name}=={wheel}"
     change = PackageChange(install=(pin,), remove=(name,), find_links=page or None)
     return (_step(id="install-companion", title=title, packages=change),)
