@@ -334,10 +334,9 @@ def _torchcodec(q: Question) -> Fate:
     fitting = q.fitting() or ((here,) if same else ())
     if not fitting:
         return q.stays()
-    tagged = "+" in q.package.version
-    made = () if tagged else q.kb.companion_cuda("torchcodec", fitting[0], q.place)
-    made = made or (q.package.cuda,)
-    other = _major(q.build.cuda) not in {_major(cuda or q.build.cuda) for cuda in made}
+    on_pypi = q.kb.companion_cuda("torchcodec", fitting[0], q.place) or (None,)
+    cudas = (q.package.cuda,) if "+" in q.package.version else on_pypi
+    other = _major(q.build.cuda) not in {_major(cuda or q.build.cuda) for cuda in cudas}
     return q.pinned(fitting[0], with_torch=other) if other or fitting[0] != here else Fate()
 
 

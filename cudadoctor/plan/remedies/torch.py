@@ -469,16 +469,14 @@ def extension_wheel(m: Machine, kb: Knowledge, name: str) -> Remedies:
         and block(build, demand) is None
         and not given_up(build, here, kb).unmet
     ]
-    best = min(fitting, key=itemgetter(0, 1, 2, 3, 4), default=None)
-    if best is None:
+    if not fitting:
         return ()
-    build = best[-1]
+    build = min(fitting, key=itemgetter(0, 1, 2, 3, 4))[-1]
     same = here.torch.cuda == build.cuda if here.torch.cuda else build.default
     if build.torch.release != own or not same:
         return (remedy_for(build, here, kb),)
     wheel, page = kb.wheel_on_page(name, release, build, python) or (release, "")
-    title = f"Install {name} {wheel} for torch {build.torch}"
-    pin = f"{name}=={wheel}"
+    title, pin = f"Install {name} {wheel} for torch {build.torch}", f"{name}=={wheel}"
     change = PackageChange(install=(pin,), remove=(name,), find_links=page or None)
     return (_step(id="install-companion", title=title, packages=change),)
 
