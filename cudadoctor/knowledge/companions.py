@@ -9,7 +9,7 @@ from functools import cached_property
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
-from cudadoctor.knowledge.torch_builds import TorchBuilds
+from cudadoctor.knowledge.torch_builds import TorchBuild, TorchBuilds
 from cudadoctor.model.machine import OptStr, OptStrings, OptVersion, Strings, Versions
 from cudadoctor.model.requirements import admits, normal
 from cudadoctor.model.versions import version_of
@@ -73,6 +73,22 @@ class _Flash(Row, frozen=True):
     cuda: OptVersion = None
 
 
+class _Wheels(Row, frozen=True):
+    """Wheels that a project compiled for some builds of torch, of releases that name no torch.
+
+    builds: minor release of torch -> its CUDA versions. page: where they lie, with places for the
+    variant and the minor release; "" the package index. tagged: they bear the variant.
+    """
+
+    package: str
+    versions: Strings
+    builds: dict[str, Versions]
+    python: str
+    platforms: Strings
+    page: str
+    tagged: bool = False
+
+
 class _CompanionTable(Row, frozen=True):
     releases: tuple[_Release, ...]
     pins: tuple[_Pins, ...]
@@ -82,6 +98,8 @@ class _CompanionTable(Row, frozen=True):
     triton: dict[str, str]
     triton_windows: dict[str, str]
     torchcodec: dict[str, str]
+    torchcodec_binaries: tuple[_Binaries, ...] = ()
+    wheels: tuple[_Wheels, ...] = ()
 
 
 class Companions(TorchBuilds):
@@ -119,9 +137,9 @@ class Companions(TorchBuilds):
         """
         name, base = normal(package), torch.base_version
         if name == "xformers":
-            rows = self._companions.xformers
-            exact = (str(row.versions[0]) for row in rows if row.torch == version(base))
-            return tuple(dict.fromkeys(exact))
+            releases = (str(row.versions[0]) for row in self._companions.xformers)
+            fits = (one for one in releases if self._suits(name, one, version(base)))
+            return tuple(dict.fromkeys(fits))
         if name == "flash-attn":
             flash = self._companions.flash_attn
             found = (str(row.version) for row in flash if minor(torch) in row.torch)
@@ -136,6 +154,12 @@ class Companions(TorchBuilds):
             return (pair,) if pair else ()
         allowed = self._allowed(name, version(base))
         return (*((pair,) if pair else ()), *(release for release in allowed if release != pair))
+
+    def _suits(self, name: str, release: str, torch: Version) -> bool:
+        """Whether a release was compiled against a torch, or keeps to a stable ABI that it has."""
+        built = self.built_against(name, release)
+        asked = self.companion_torch(name, release) or ""
+        return built == torch if built else bool(asked) and admits(asked, torch)
 
     def _by_torch(self, name: str) -> dict[str, str] | None:
         """torch's release or minor -> what belongs to it, of packages that declare no torch."""
@@ -203,19 +227,27 @@ class Companions(TorchBuilds):
 
     def _binaries(self, package: str, release: str) -> list[_Binaries]:
         """The rows of a release that say which CUDA its binaries are for."""
-        name, asked = normal(package), version_of(release)
-        if asked is None or name not in ("xformers", "bitsandbytes"):
+        table, asked = self._companions, version_of(release)
+        rows = {
+            "xformers": table.xformers,
+            "bitsandbytes": table.bitsandbytes,
+            "torchcodec": table.torchcodec_binaries,
+        }.get(normal(package), ())
+        if asked is None:
             return []
-        rows = self._companions.xformers if name == "xformers" else self._companions.bitsandbytes
         public = Version(asked.public)
         return [row for row in rows if row.versions[0] <= public <= row.versions[-1]]
 
     def built_against(self, package: str, release: str) -> OptVersion:
-        """The one torch that a companion release was compiled against; None not known."""
+        """The one torch that a companion release was compiled against; None not known.
+
+        None too for one that keeps to torch's stable ABI: it asks for that torch or a newer one.
+        """
+        asked = self.companion_torch(package, release) or ""
         for row in self._binaries(package, release):
-            if row.torch is not None:
+            if row.torch is not None and not asked.startswith(">="):
                 return row.torch
-        exact = _EXACT.fullmatch(self.companion_torch(package, release) or "")
+        exact = _EXACT.fullmatch(asked)
         return version(exact[1]) if exact else None
 
     def on_torch_index(self, package: str, release: str) -> bool:
@@ -245,6 +277,21 @@ class Companions(TorchBuilds):
         pythons = row.pythons
         here = None in (platform, places) or not {platform, "any"}.isdisjoint(places or ())
         return here and (None in (python, pythons) or _serves(pythons or (), python or ""))
+
+    def wheel_on_page(
+        self, package: str, release: str, build: TorchBuild, python: OptStr
+    ) -> tuple[str, str] | None:
+        """A release's wheel for a build of torch: its full version and its page ("" for PyPI).
+
+        None where no wheel is known.
+        """
+        for row in self._companions.wheels:
+            of_it = row.package == package and release in row.versions
+            here = build.platform in row.platforms and (not python or _within(python, row.python))
+            if of_it and here and build.cuda in row.builds.get(minor(build.torch), ()):
+                page = row.page.format(variant=build.variant, torch=minor(build.torch))
+                return f"{release}+{build.variant}" if row.tagged else release, page
+        return None
 
     def prebuilt_flash(self, torch: Version, cuda: Version, python: str) -> Strings:
         """The releases of flash-attn that have a Linux wheel for all three, newest first."""

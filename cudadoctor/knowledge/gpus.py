@@ -6,6 +6,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import field
 from packaging.version import Version
 
 from cudadoctor.knowledge.tables import Row, kept, minor, version
@@ -81,13 +82,15 @@ class Architecture(Row, frozen=True):
 class _Models(Row, frozen=True):
     """names: spelling -> number of the model, -1 for a name of several chips.
 
-    usual: name of several chips -> the capability of the board that nearly everybody has.
+    usual: name of several chips -> the capability of the board that nearly everybody has. several:
+    what people call boards of several generations -> a model of each.
     """
 
     models: tuple[GpuModel, ...]
     names: dict[str, int]
     devices: dict[str, tuple[int, ...]]
     usual: dict[str, Version]
+    several: dict[str, Strings] = field(default_factory=dict)
 
 
 class _Peaks(Row, frozen=True):
@@ -152,6 +155,7 @@ class Gpus:
             return (model,)
         rows = sorted(self._gpus.models, key=lambda row: not self.is_usual(row))
         texts = {*spellings(name), *rewritten(name)}
+        texts.update(*(self._gpus.several.get(text, ()) for text in texts))
         return tuple(row for row in rows if not texts.isdisjoint(spellings(row.name)))
 
     def is_usual(self, model: GpuModel) -> bool:

@@ -272,6 +272,7 @@ _REQUIREMENT = (
 _HOSTS = frozenset(
     {"download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "pypi.org"}
     | {"developer.download.nvidia.com", "nvidia.github.io", "aur.archlinux.org"}
+    | {"download.openmmlab.com", "dl.fbaipublicfiles.com"}
 )
 _HOST = r"(?i)[a-z0-9](?:[a-z0-9-]{0,62}\.){0,8}[a-z0-9-]{0,62}"
 _ADDRESS = r"https://(?P<host>[a-z.-]+)(?:/[A-Za-z0-9._+-]+)*/?"

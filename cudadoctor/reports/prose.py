@@ -101,12 +101,12 @@ _COUNT = (
     r"(?:(?<!\w)(?P<count>\d{1,2}) ?[x×*] ?(?:nvidia )?|\b(?P<words>two|four|eight|dual) |(?<!\w))"
 )
 _SUFFIX = (
-    r"(?:[ -]?(?:ti|super|d|max-q|laptop|mobile|gpu|ada|blackwell|xp|rtx|black"
+    r"(?:[ -]?(?:ti|super|d|max-q|laptop|mobile|gpu|pro|sff|ada|blackwell|xp|rtx|black"
     r"|pcie|sxm\d?|\d{2,3}gb)\b){0,4}"
 )
 _BRANDED = (
-    r"(?:nvidia )?(?:geforce )?(?:rtx pro|rtx|gtx|gt|mx|titan|quadro|tesla|nvs)[ -]?(?:pro |a)?"
-    r"[0-9xvkpmt]\w{0,6}" + _SUFFIX
+    r"(?:nvidia )?(?:geforce |quadro )?(?:rtx pro|rtx|gtx|gt|mx|titan|quadro|tesla|nvs)[ -]?"
+    r"(?:pro |a)?[0-9xvkpmt]\w{0,6}" + _SUFFIX
 )
 _CHIP = (
     r"(?:nvidia )?(?:tesla )?(?!k8s)(?:[akpmvtlh]\d{1,3}|a[2456][05]00|gh200|gb200|gb300|gb10"
@@ -118,7 +118,7 @@ _NUMBER = (
     r"(?:[ -]?(?:ti|super|laptop|mobile|d)\b){0,3}"
 )
 _MODEL = re.compile(
-    rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})s?(?!\w)"
+    rf"(?i){_COUNT}(?P<name>{_BRANDED}|{_CHIP}|{_NUMBER})s?(?!\w| series)"
     r"(?: ?[x×*] ?(?P<times>\d{1,2})\b)?"
 )
 _ABOUT_GPU = re.compile(
@@ -197,7 +197,14 @@ def _named(found: re.Match[str], knowledge: Knowledge, *, first: bool) -> OptStr
 _NAMES = (
     *("{0}", "geforce {0}", "tesla {0}", "quadro {0}", "geforce rtx {0}", "geforce gtx {0}"),
     *("rtx {0}", "{0} gpu", "geforce {1} laptop gpu", "{1}", "geforce {1}", "geforce rtx {1}"),
-    *("geforce gtx {1}", "tesla {2}m", "{2} pcie", "tesla {2} pcie 16gb", "{2} sxm2 16gb"),
+    *(
+        "{0} blackwell",
+        "geforce gtx {1}",
+        "tesla {2}m",
+        "{2} pcie",
+        "tesla {2} pcie 16gb",
+        "{2} sxm2 16gb",
+    ),
 )
 """Names to try for what somebody wrote (0), that without "laptop" (1), and its last word (2)."""
 _BOARD_NAMES = ("{2} sxm4", "tesla {2} sxm2 16gb", "{2} sxm2 16gb")
@@ -207,8 +214,11 @@ _BOARD_NAMES = ("{2} sxm4", "tesla {2} sxm2 16gb", "{2} sxm2 16gb")
 def _model(text: str, on_board: bool, knowledge: Knowledge) -> OptStr:
     spaced = re.sub(r"(?i)\b(rtx|gtx|gt|mx)[ -]?(?=\d)", r"\1 ", text)
     spaced = re.sub(r"(?i)(?<=\d)[ -]?(ti|super)\b", r" \1", spaced)
+    spaced = re.sub(r"(?i)\brtx (\d{4}) (?:pro|blackwell)\b", r"rtx pro \1", spaced)
     plain = re.sub(r"(?i)\b(?:nvidia|geforce)\s|(?<!laptop) gpu$", "", spaced)
     number = re.sub(r"(?i)\s?(?:laptop|mobile)(?: gpu)?$", "", plain)
+    if len(knowledge.gpus_by_name(plain)) > 1:
+        return plain
     for template in (*(_BOARD_NAMES if on_board else ()), *_NAMES):
         name = template.format(plain, number, plain.split()[-1])
         if model := knowledge.gpu_by_name(name):

@@ -240,16 +240,27 @@ class Question(NamedTuple):
 
 def fate_of(package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge) -> Fate | None:
     """What becomes of an installed package, None for one that is nobody's companion here."""
-    judge = _JUDGES.get(package.name)
-    return judge(Question(package, build, m, kb)) if judge else None
+    judge = _JUDGES.get(package.name, _on_a_page)
+    return judge(Question(package, build, m, kb))
+
+
+def _on_a_page(q: Question) -> Fate | None:
+    """The same release for another build of torch, where its project compiled it for that one."""
+    release, python = _public(q.package.version), python_of(q.machine)
+    wheel = q.kb.wheel_on_page(q.package.name, release, q.build, python) if q.changes else None
+    return q.pinned(wheel[0], find_links=wheel[1] or None) if wheel else None
 
 
 def _xformers(q: Question) -> Fate:
-    """One release for one torch; from 0.0.22.post7 on its builds lie on torch's own index."""
+    """One release for one torch; from 0.0.22.post7 on its builds lie on torch's own index.
+
+    From 0.0.35 on it keeps to torch's stable ABI: one release serves that torch and each later one.
+    """
     made_for = q.kb.built_against("xformers", q.package.version)
-    if not q.changes and (made_for is None or q.build.cuda is None):
+    fits = _public(q.package.version) in q.kb.companion("xformers", q.build.torch)
+    if not q.changes and (q.build.cuda is None or not (made_for or fits)):
         return q.stays()
-    if not q.changes and made_for == q.build.torch and q.serves_cuda(q.package.version):
+    if not q.changes and fits and q.serves_cuda(q.package.version):
         return Fate()
     release = next(filter(q.serves_cuda, q.fitting()), None)
     beside = release is not None and q.kb.on_torch_index("xformers", release)
@@ -314,11 +325,19 @@ def _triton_windows(q: Question) -> Fate:
 
 
 def _torchcodec(q: Question) -> Fate:
-    """Its library loads with one minor release of torch, which its metadata does not name."""
-    fitting = q.fitting()
-    if q.package.version.partition("+")[0] in fitting or not (fitting or q.changes):
-        return Fate()
-    return q.pinned(fitting[0]) if fitting else q.stays()
+    """Its library loads with one minor release of torch, which its metadata does not name.
+
+    Some releases on PyPI are for one CUDA major alone; torch's own index has each for every CUDA.
+    """
+    old, here = q.machine.torch.version, _public(q.package.version)
+    same = not q.changes or (old and old.release[:2] == q.build.torch.release[:2])
+    fitting = q.fitting() or ((here,) if same else ())
+    if not fitting:
+        return q.stays()
+    on_pypi = q.kb.companion_cuda("torchcodec", fitting[0], q.place) or (None,)
+    cudas = (q.package.cuda,) if "+" in q.package.version else on_pypi
+    other = _major(q.build.cuda) not in {_major(cuda or q.build.cuda) for cuda in cudas}
+    return q.pinned(fitting[0], with_torch=other) if other or fitting[0] != here else Fate()
 
 
 def _torchao(q: Question) -> Fate:
@@ -374,7 +393,7 @@ def _order(text: str) -> tuple[int, ...]:
     return (*version.release, version.post or 0) if version else ()
 
 
-_JUDGES: dict[str, Callable[[Question], Fate]] = {
+_JUDGES: dict[str, Callable[[Question], Fate | None]] = {
     "bitsandbytes": _bitsandbytes,
     "causal-conv1d": _compiled,
     "flash-attn": _flash_attn,
@@ -395,10 +414,21 @@ JUDGED = frozenset(_JUDGES)
 
 def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, OptStr]:
     """The companions to install with a build -> their release, None where there is none."""
-    wanted = [name for name in COMPANIONS if m.package(name)]
+    wanted = [name for name in COMPANIONS if m.package(name) or name in _pinned_along(m, kb)]
     if m.torch.installed is False and not wanted:
         wanted = ["torchvision"] if build.torchvision else []
     return {name: _taken(name, build, m, kb) for name in wanted}
+
+
+def _pinned_along(m: Machine, kb: Knowledge) -> set[str]:
+    """What packages of a report pin beside torch, and so brought: few reports list everything."""
+    packages = m.packages or () if m.look == "report" else ()
+    return {
+        asked.name
+        for package in packages
+        for asked in asked_by(told(package, kb), COMPANIONS, m)
+        if asked.specifier.startswith("==")
+    }
 
 
 def _taken(name: str, build: TorchBuild, m: Machine, kb: Knowledge) -> OptStr:
@@ -597,7 +627,7 @@ def _was_compiled_for_other(
     package: Distribution, build: TorchBuild, m: Machine, kb: Knowledge
 ) -> bool:
     """Whether it has compiled code that is bound to another torch than the build."""
-    if package.name not in EXTENSIONS - JUDGED or not _changes(build, m):
+    if package.name not in EXTENSIONS or not _changes(build, m) or fate_of(package, build, m, kb):
         return False
     if _major(package.cuda) not in (None, _major(build.cuda)):
         return True

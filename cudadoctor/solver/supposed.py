@@ -71,7 +71,7 @@ def supposed(machine: Machine, knowledge: Knowledge) -> Supposed:
                 f"most common one (compute capability {models[0].capability})."
             )
         else:
-            differ, asks = _several(chips), ASK_GPU
+            differ, asks = _several(gpu.name or "", chips), ASK_GPU
         machines = [_with_chip(known, number, chip) for known in machines for chip in chips]
         if len(machines) > _MOST:
             return Supposed(machines=(machine,), asks=asks)
@@ -168,11 +168,11 @@ _MOST = 8
 """Of more possibilities none is tried."""
 
 
-def _several(chips: list[GpuModel]) -> str:
+def _several(name: str, chips: list[GpuModel]) -> str:
     numbers = listed([str(chip.capability) for chip in sorted(chips, key=lambda c: c.capability)])
     return (
-        f"{chips[0].name} is the name of several chips (compute capability {numbers}), which "
-        "need different builds."
+        f"{name.removeprefix('NVIDIA ')} is the name of several chips (compute capability "
+        f"{numbers}), which need different builds."
     )
 
 

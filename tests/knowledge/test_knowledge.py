@@ -308,7 +308,8 @@ def test_the_companion_released_with_a_torch_comes_first() -> None:
 
 def test_compiled_extensions_match_the_torch_they_were_built_against() -> None:
     assert KB.companion("xformers", version("2.10.0")) == ("0.0.35", "0.0.34")
-    assert KB.companion("xformers", version("2.14.1")) == ()
+    assert KB.companion("xformers", version("2.14.1")) == ("0.0.35",)
+    assert KB.companion("xformers", version("2.9.1")) == ("0.0.33.post2",)
     assert KB.companion("flash_attn", version("2.8.0"))[0] == "2.8.3.post1"
     assert KB.companion("triton", version("2.14.1")) == ("3.8.0",)
     assert KB.companion("triton", version("2.0.1")) == ("2.0.0",)
@@ -324,7 +325,8 @@ def test_a_requirement_that_is_not_known_is_not_no_requirement() -> None:
     assert KB.companion_torch("flash-attn", "2.8.3") == ""
     assert KB.companion_torch("flash-attn", "2.0.0") is None
     assert KB.companion_torch("xformers", "0.0.35") == ">=2.10"
-    assert KB.built_against("xformers", "0.0.35") == version("2.10.0")
+    assert KB.built_against("xformers", "0.0.34") == version("2.10.0")
+    assert KB.built_against("xformers", "0.0.35") is None
     assert KB.built_against("vllm", "0.33.0") == version("2.14.0")
     assert KB.built_against("torchvision", "0.29.1") is None
     assert KB.companion_torch("torch-tensorrt", "2.8.0") == "<2.9.0,>=2.8.0"

@@ -224,6 +224,7 @@ SHELLS: tuple[ShellName, ...] = ("bash", "fish", "powershell")
 KINDS: tuple[str, ...] = tuple(registry.BY_KIND)
 HOSTS = {
     *("download.pytorch.org", "data.pyg.org", "pypi.jetson-ai-lab.io", "nvidia.github.io"),
+    *("download.openmmlab.com", "dl.fbaipublicfiles.com"),
     *("developer.download.nvidia.com", "download.nvidia.com", "mirrors.rpmfusion.org"),
     *("dl.fedoraproject.org", "aur.archlinux.org"),
 }

@@ -47,6 +47,7 @@ from cudadoctor.solver.companions import (
     companions_for,
     download_of,
     fate_of,
+    given_up,
     kept_by_others,
     moved_along,
     nearest,
@@ -440,6 +441,44 @@ def _off_nightlies(m: Machine, kb: Knowledge) -> Remedies:
 def _of_known_platform(m: Machine, kb: Knowledge) -> Machine:
     """The machine with the processor that is supposed where only its system is known."""
     return supposed(m, kb).machines[0] if m.platform.system else m
+
+
+def extension_wheel(m: Machine, kb: Knowledge, name: str) -> Remedies:
+    """The wheel of the installed release, with the nearest torch that its project compiled it for.
+
+    () where nobody knows of one that runs here, or somebody asks for another torch.
+    """
+    (here, *_) = supposed(m, kb).machines
+    package, torch = here.package(name), here.torch.version
+    if package is None or torch is None or platform_of(here) is None or _needs_jetson_wheel(m):
+        return ()
+    release, python, demand = _public(package.version) or "", python_of(here), demand_of(here, kb)
+    builds, own = kb.builds_on(demand.platform), torch.release
+    minors = sorted({build.torch.release[:2] for build in builds} | {own[:2]})
+    fitting = [
+        (
+            build.torch.release != own,
+            abs(minors.index(build.torch.release[:2]) - minors.index(own[:2])),
+            build.cuda not in (here.torch.cuda, None) and here.torch.cuda is not None,
+            -build.torch.micro,
+            not build.default,
+            build,
+        )
+        for build in builds
+        if kb.wheel_on_page(name, release, build, python)
+        and block(build, demand) is None
+        and not given_up(build, here, kb).unmet
+    ]
+    if not fitting:
+        return ()
+    build = min(fitting, key=itemgetter(0, 1, 2, 3, 4))[-1]
+    same = here.torch.cuda == build.cuda if here.torch.cuda else build.default
+    if build.torch.release != own or not same:
+        return (remedy_for(build, here, kb),)
+    wheel, page = kb.wheel_on_page(name, release, build, python) or (release, "")
+    title, pin = f"Install {name} {wheel} for torch {build.torch}", f"{name}=={wheel}"
+    change = PackageChange(install=(pin,), remove=(name,), find_links=page or None)
+    return (_step(id="install-companion", title=title, packages=change),)
 
 
 def rebuild_extension(m: Machine, name: str) -> Remedies:

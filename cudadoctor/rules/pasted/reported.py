@@ -63,7 +63,7 @@ from cudadoctor.plan.remedies import (
     wsl_driver,
 )
 from cudadoctor.plan.remedies.process import keeper_of
-from cudadoctor.plan.remedies.torch import remedy_for
+from cudadoctor.plan.remedies.torch import extension_wheel, remedy_for
 from cudadoctor.rules.build import torch_arch_unsupported_new, torch_arch_unsupported_old
 from cudadoctor.rules.companions import built_for_other
 from cudadoctor.rules.container import with_compute
@@ -141,7 +141,9 @@ def _judge(cause: str, text: CauseText, m: Machine, kb: Knowledge) -> Answer:
         severity=Severity[meaning.severity.upper()] if meaning.severity else None,
         title=_TITLES[cause, "version" in about] if about else meaning.title,
         why=meaning.why,
-        remedies=_own(cause, meaning.cure, m) or cures(cause, text.cure, m, kb),
+        remedies=_known_release(cause, m, kb)
+        or _own(cause, meaning.cure, m)
+        or cures(cause, text.cure, m, kb),
     )
 
 
@@ -430,6 +432,21 @@ def commands_in(m: Machine, kb: Knowledge) -> tuple[tuple[str, Strings], ...]:
         for meaning in (meaning_of(symptom, m, kb), *row.means)
         if meaning and (meaning.confidence == "open" or meaning is meaning_of(symptom, m, kb))
     )
+
+
+def _known_release(cause: str, m: Machine, kb: Knowledge) -> Remedies:
+    """The exact release of an extension that runs here: better than any words of a text."""
+    if cause == "platform-unsupported":
+        return _replaced(m, kb, *_in_texts(EXTENSIONS, _texts(m, "linux-library-on-windows")))
+    torch = m.torch.version
+    if cause != "torch-extension-abi" or torch is None or m.torch.build == "cpu":
+        return ()
+    packages = (package for package in m.packages or () if package.name in EXTENSIONS)
+    off = [package.name for package in packages if built_for_other(m, kb, package, torch)]
+    names = _extensions(m) or tuple(off)
+    if m.platform.system is None and ".so" in _texts(m, "extension-wants-library"):
+        m = replace(m, platform=replace(m.platform, system="Linux"))
+    return extension_wheel(m, kb, names[0]) if len(names) == 1 else ()
 
 
 def _own(cause: str, words: OptStr, m: Machine) -> Remedies:
@@ -858,7 +875,13 @@ def _triton(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
         return ways if any(way.commands for way in ways) else ()
     if "toolkit-in-pieces" in seen or not seen & _ABOUT_RELEASES:
         return ()
-    return reinstall_torch(m, kb) if m.torch.version and linux else ()
+    if m.torch.version is None or not linux:
+        return ()
+    own = m.package("triton")
+    alone = install_companion(m, kb, "triton") if own and own.version else ()
+    pins = (way.packages.install for way in alone if way.packages)
+    differs = own is not None and (f"triton=={own.version}",) not in pins
+    return alone if alone and differs else reinstall_torch(m, kb)
 
 
 _BY_MACHINE: dict[str, Callable[[Machine], Remedies]] = {
