@@ -47,6 +47,8 @@ _FIXED = (
     re.compile(
         rf"{_P} (?:must|has to|have to|needs to|should) (?:stay|remain|be kept|be pinned){_V}"
     ),
+    # condition: torchtext 0.18.0; our requirement from ops: vllm==0.6.6
+    re.compile(rf"\b(?:condition|requirement|constraint|mandatory)(?: [\w' ]{{1,30}})?: {_P}{_V}"),
     re.compile(rf"{_P}{_V} (?:must|has to|have to|needs to) (?:stay|remain|be kept|not change)"),
 )
 _UNCHANGED = re.compile(
@@ -88,7 +90,8 @@ _NO_PACKAGE = re.compile(r"cud|nccl|nvidia|lib|magma|intel")
 
 @gated("stay", "keep", "need", "require", "depend", "must", "can't", "cannot", "can not", "without",
        "avoid", "want", "before", "previous", "until", "work", "upgraded", "updated", "remain",
-       "pinned", "locked", "stuck", "tied", "allowed")  # fmt: skip
+       "pinned", "locked", "stuck", "tied", "allowed", "condition",
+       "constraint", "mandatory")  # fmt: skip
 def read_demands(doc: Document) -> Statements:
     """Which releases must stay, and which ones worked before."""
     wanted = dict(_wanted(doc))

@@ -217,6 +217,7 @@ _EXPORTED = re.compile(r"\s{0,8}- ([\w.-]{1,80})=([\w.+!]{1,60})=([\w.]{1,80})\s
 _TAGGED = re.compile(r"\[(pip3?|conda)\] ([^\[\n]{3,200})")
 _TORCH_IN_CONDA = re.compile(r"\s{0,8}\[conda\] (?:py)?torch\s")
 _SHOWN = re.compile(r"\s{0,8}(Name|Version|Location|Requires|Required-by):\s{0,8}(.{0,2000})$")
+_LOCKED = re.compile(r"\s{0,8}(name|version) = \"([^\"]{1,80})\"\s*$")
 _ABSENT = re.compile(r"Package\(s\) not found: ([\w ,.-]{1,200})")
 
 
@@ -330,6 +331,12 @@ def _row(text: str, line: int, mode: str) -> Row | None:
 # --- pip show and pip check ----------------------------------------------------------------------
 
 
+@gated("[[package]]")
+def read_lock(doc: Document) -> Statements:
+    """Packages of a lock of uv, poetry or pdm: its tool installs exactly these."""
+    yield from _said_of(list(_blocks(doc, _LOCKED)), Rank.MESSAGE, "the lock file")
+
+
 @gated("not found:", "name: ")
 def read_pip_show(doc: Document) -> Statements:
     """Blocks of Name, Version, Location and Requires; and what pip did not find."""
@@ -337,7 +344,7 @@ def read_pip_show(doc: Document) -> Statements:
         if "torch" in re.split(r"[ ,]+", found[1]):
             facts = {"torch.installed": False}
             yield from stated(doc.line_of(found), "pip show", facts, Rank.MESSAGE)
-    shown = list(_blocks(doc))
+    shown = list(_blocks(doc, _SHOWN))
     yield from _said_of(shown, Rank.TOOL, "pip show")
     for package, line, _ in shown:
         if package.name == "torch" and package.location:
@@ -347,12 +354,12 @@ def read_pip_show(doc: Document) -> Statements:
             yield from stated(line, "pip show", paths)
 
 
-def _blocks(doc: Document) -> Iterator[Row]:
+def _blocks(doc: Document, field: re.Pattern[str]) -> Iterator[Row]:
     blocks: list[tuple[int, dict[str, str]]] = [(0, {})]
-    for number, found in doc.rows(_SHOWN):
-        if found[1] == "Name":
+    for number, found in doc.rows(field):
+        if found[1].title() == "Name":
             blocks.append((number, {}))
-        blocks[-1][1].setdefault(found[1], found[2].strip())
+        blocks[-1][1].setdefault(found[1].title(), found[2].strip())
     for number, block in blocks:
         name, version = block.get("Name", ""), block.get("Version", "")
         if re.fullmatch(_NAME, name) and re.fullmatch(r"\d[\w.+!-]{0,60}", version):

@@ -345,3 +345,14 @@ def test_a_project_is_changed_by_its_own_tool(line: str, tool: str | None, comma
     step = found.plan.steps[0]
     assert any(command in " ".join(line) for line in step.commands)
     assert bool(step.edits) is (tool is not None)
+
+
+def test_what_no_build_serves_is_refused() -> None:
+    text = f"{ENV}[pip3] torchtext==0.18.0\nCondition of the course: torchtext 0.18.0\n"
+    steps = judge(foreign(read_report(text, KB))).plan.steps
+    assert [step.id for step in steps] == ["other-demand"]
+    assert "torchtext==0.18.0" in steps[0].title
+    assert not steps[0].commands
+    # Nobody demands it, and what stays as it is refuses nothing.
+    assert installed(first_step("[pip3] torchtext==0.18.0"))
+    assert installed(first_step(SERVING, "We must stay on vllm==0.8.5."))

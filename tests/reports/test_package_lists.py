@@ -145,6 +145,14 @@ def test_pip_show_tells_place_and_absence() -> None:
     assert shown("WARNING: Package(s) not found: torch").torch.installed is False
 
 
+def test_a_lock_tells_what_its_tool_installs() -> None:
+    entry = '[[package]]\nname = "{}"\nversion = "{}"\noptional = false\n\n'
+    m = shown("poetry.lock:\n" + entry.format("Torch", "2.7.1") + entry.format("vllm", "0.9.2"))
+    assert str(m.torch.version) == "2.7.1"
+    assert {package.name: package.version for package in m.packages or ()}["vllm"] == "0.9.2"
+    assert shown('[project]\nname = "torch-course"\nversion = "0.1"\n').packages is None
+
+
 @pytest.mark.parametrize(
     "text",
     [

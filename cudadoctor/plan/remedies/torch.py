@@ -53,6 +53,7 @@ from cudadoctor.solver.companions import (
     only_for_torch,
     pyg_page,
     told,
+    unmet_by_author,
     unserved,
 )
 from cudadoctor.solver.demand import (
@@ -83,6 +84,8 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     """
     if _needs_jetson_wheel(m):
         return jetson_torch(m, kb)
+    if impossible := refused(m, kb):
+        return impossible
     choice = best_build(m, kb, keep=keep)
     lines = (line for install in m.installs or () for line in install.requirements)
     names = dict.fromkeys((*(one.name for one in m.packages or ()), *map(name_of, lines)))
@@ -103,6 +106,19 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
         )
         return (remedy, *newest)
     return instead(m, kb, choice.alternatives, keep)
+
+
+def refused(m: Machine, kb: Knowledge) -> Remedies:
+    """That no build serves what the author of a report demands; () where one does."""
+    build = best_build(m, kb).build if m.look == "report" else None
+    if build is None or not (wishes := listed([*unmet_by_author(build, m, kb)])):
+        return ()
+    text = (
+        "With this GPU and driver no build of torch serves that release: the requirement, the "
+        f"driver or the GPU has to change. Without the requirement, torch {build.torch} "
+        f"({build.variant}) is the closest one that is compatible."
+    )
+    return by_hand("other-demand", f"No published build of torch works with {wishes} here", text)
 
 
 def _is_there(remedy: Remedy, build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
@@ -358,6 +374,8 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases of these packages that belong to the installed torch; () where none is known."""
     m = _of_known_platform(m, kb)
     version, origin = m.torch.version, _origin(m, kb)
+    if impossible := refused(m, kb):
+        return impossible
     # No package index has wheels for the torch of NVIDIA's images, or for ROCm.
     if version is None or _needs_jetson_wheel(m) or (version.local and not origin.variant):
         return ()
