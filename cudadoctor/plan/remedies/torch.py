@@ -18,6 +18,7 @@ from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Ris
 from cudadoctor.model.machine import (
     AUTHOR,
     Distribution,
+    Install,
     Json,
     Machine,
     OptStr,
@@ -809,9 +810,17 @@ def install_python(
     title = f"Create a new environment with Python {wanted}"
     files = (line for install in m.installs or () for line in install.requirements)
     named = change is not None and any(line.startswith("-r ") for line in files)
-    return (_step(id="install-python", title=title, **_made(made, _REST if named else None)),)
+    again = any(install.refused and _wants_more(install) for install in m.installs or ())
+    note = _REST if named else _AGAIN if again else None
+    return (_step(id="install-python", title=title, **_made(made, note)),)
 
 
+def _wants_more(install: Install) -> bool:
+    """Whether what somebody wanted to install is more than torch and its companions."""
+    return bool({*map(name_of, install.requirements)} - {*TORCH_FAMILY})
+
+
+_AGAIN = "Then repeat your installation in the new environment."
 _REST = "Then install the rest of your requirements file in the new environment."
 
 
