@@ -35,8 +35,8 @@ KNOWN = re.compile(
 """Names that a row without any list around it must have."""
 
 _FREEZE = re.compile(
-    r"\s{0,8}([A-Za-z0-9][\w.-]{0,80})(?:\[[\w,-]{1,60}\])?={2,3}([0-9][\w.+!*-]{0,60})"
-    r"\s*(?:[;#\\].{0,300})?$"
+    r"\s{0,8}[\"']?([A-Za-z0-9][\w.-]{0,80})(?:\[(?:(cuda1\d)|[\w,-]{1,60})\])?"
+    r"={2,3}([0-9][\w.+!*-]{0,60})[\"']?,?\s*(?:[;#\\].{0,300})?$"
 )
 _DIRECT = re.compile(r"\s{0,8}([A-Za-z0-9][\w.-]{0,80}) @ (\S{4,400})\s*$")
 _ROW = re.compile(
@@ -77,6 +77,8 @@ def _said_of(rows: list[Row], rank: Rank, source: str) -> Statements:
         packages = [row.package for row in rows[:MOST]]
         yield from stated(rows[0].line, source, {"packages": packages}, rank)
     for package, line, build in rows:
+        if package.name.startswith("jax-cuda"):  # its wheels are for Linux only
+            yield from stated(line, source, {"platform.system": "Linux"}, Rank.PROSE)
         if package.name == "torch":
             facts = values.torch_facts(package.version)
             kind = {"torch.installer": "conda", "python.kind": "conda"}
@@ -103,7 +105,11 @@ def _freeze_row(text: str, line: int) -> Row | None:
     """A line of pip freeze: name==version, or name @ address of a wheel."""
     if "==" in text:
         found = _FREEZE.match(text)
-        return Row(distribution(found[1], found[2]), line) if found else None
+        if found is None:
+            return None
+        # jax has its CUDA from the plugin, which is of the same release.
+        plugin = f"jax-{found[2]}-plugin" if found[1] == "jax" and found[2] else found[1]
+        return Row(distribution(plugin, found[3]), line)
     direct = _DIRECT.match(text) if " @ " in text else None
     wheel = Wheel.of(direct[2]) if direct else None
     return Row(distribution(direct[1], wheel.version), line) if direct and wheel else None
