@@ -281,6 +281,7 @@ def remedy_for(
         f"{TORCH_INDEX}/{build.variant}" if beside or _off_pypi(companions, build, m, kb) else None
     )
     kind = "CPU" if build.variant == "cpu" else build.variant
+    keys = {symptom.key for symptom in m.symptoms or ()}
     return _step(
         id="install-torch",
         title=f"Install the {kind} build of torch {build.torch}",
@@ -296,11 +297,19 @@ def remedy_for(
         ),
         variables=_temporary(build, m) | _unforced((package.name for package in packages), m),
         note=joined(
+            _PURGED if m.platform.wsl and _DRIVER_IN_WSL in keys else None,
             *(_replaced(pin, m, build) for pin in moved),
             *caveats(build, there, kb, lost),
             *(fate.note for fate in fates.values()),
         ),
     )
+
+
+_DRIVER_IN_WSL = "linux-driver-put-into-wsl"
+_PURGED = (
+    "First take the Linux driver out of WSL: run `sudo apt-get purge 'nvidia-driver-*' "
+    "'libnvidia-compute-*' 'cuda-drivers*'` in WSL, then `wsl --shutdown` in Windows."
+)
 
 
 def _off_pypi(companions: dict[str, OptStr], build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
@@ -545,6 +554,10 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
             vision = next(iter(kb.companion("torchvision", Version(torch))), None)
             if vision:
                 text += f" Build torchvision from its source of release v{vision}."
+            if row.last_for and python_of(m) not in (None, python):
+                title = (
+                    f"No published build of torch uses this board's GPU with Python {python_of(m)}"
+                )
             if row.last_for:
                 text += _LAST_JETPACK.format(boards=listed(row.last_for), python=python)
             return (step(title=title, manual=text),)
@@ -570,6 +583,9 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     )
     jetpack, python = found.jetpack, found.python
     note = f"These wheels are for Python {python}, the version that ships with JetPack {jetpack}."
+    if found.system:
+        note += f" They also need this system package: run `sudo apt-get install {found.system}`."
+        note += " If apt does not find it, first install cuda-keyring for NVIDIA's repository."
     title = f"Install torch {found.pins['torch']} for JetPack {jetpack}"
     if python_of(m) in (None, python) and platform_blocker(m) is None:
         return (step(title=title, packages=change, note=note),)
