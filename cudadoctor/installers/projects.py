@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 from packaging.version import Version
 
-from cudadoctor.installers.index import TAGGED
 from cudadoctor.installers.requirement import (
     CONDA,
     entry,
@@ -160,9 +159,8 @@ def _dependencies(wanted: Strings) -> Iterator[str]:
 
 
 def _led(change: PackageChange) -> list[str]:
-    """What comes from the change's own index: torch's family, or whatever that index is for."""
-    names = list(map(name_of, sound(change.install)))
-    return [name for name in names if name in TAGGED] or names
+    """What comes from the change's own index."""
+    return list(map(name_of, sound(change.install)))
 
 
 def _index_name(variant: OptStr) -> str:

@@ -30,7 +30,8 @@ CONDA_PLATFORMS = {
 class JetsonBuild(Row, frozen=True):
     """Where the builds of torch for one JetPack lie. l4t: its Linux for Tegra release.
 
-    pins: the releases that are known to be there and to fit each other.
+    pins: the releases that are known to be there and to fit each other. system: the package of
+    JetPack's own index with a library that they load and JetPack leaves out.
     """
 
     l4t: int
@@ -40,6 +41,7 @@ class JetsonBuild(Row, frozen=True):
     cuda: str
     python: str
     pins: dict[str, str]
+    system: OptStr = None
 
 
 class TegraRelease(Row, frozen=True):

@@ -722,6 +722,10 @@ class Symptom(Section, frozen=True, kw_only=True):
     line: OptInt = None
 
 
+IN_FILE = "--requirement"
+"""The option of an install that stands in a requirements file, in place of the file's name."""
+
+
 class Install(Section, frozen=True, kw_only=True):
     """A command that installs packages, or what its log says, as a report shows it.
 

@@ -7,7 +7,7 @@ from msgspec.structs import asdict, replace
 from packaging.version import Version
 
 from cudadoctor.installers import environment, registry
-from cudadoctor.installers.index import is_foreign, own_host
+from cudadoctor.installers.index import TAGGED, is_foreign, own_host
 from cudadoctor.installers.requirement import name_of, pin_of
 from cudadoctor.installers.tool import BESIDE, joined
 from cudadoctor.knowledge import Knowledge, TorchBuild
@@ -27,7 +27,7 @@ from cudadoctor.model.findings import (
     Step,
     Wishes,
 )
-from cudadoctor.model.machine import Machine, OptBool, OptStr
+from cudadoctor.model.machine import IN_FILE, Machine, OptBool, OptStr
 from cudadoctor.model.requirements import COMPANIONS, EXTENSIONS
 from cudadoctor.model.trust import NOT_TAKEN, PLACEHOLDER, Exit, acting, typed
 from cudadoctor.model.variables import OF_LOADER
@@ -257,6 +257,7 @@ def _steps(
         fields |= {"tool": written.tool, "manual": remedy.manual or written.manual}
         notes += (
             written.note,
+            _in_file(machine, change) if not written.edits else None,
             way_out.own_index if change.install or change.then else None,
         )
     if asked and remedy.where == "here":
@@ -293,6 +294,26 @@ def _steps(
             cures=step.cures,
             manual=_BUILD_POD if machine.container.kind == "kubernetes" else _BUILD,
         )
+
+
+def _in_file(machine: Machine, change: PackageChange) -> OptStr:
+    """The lines of a requirements file that a report shows, without which its next use undoes it.
+
+    Beside PyPI a package of torch's index is named with its variant, or pip takes another.
+    """
+    wanted = [*change.install, *change.then]
+    if not wanted or not any(IN_FILE in asked.options for asked in machine.installs or ()):
+        return None
+    own, names = machine.torch.version, {*map(name_of, wanted)}
+    if own and "torch" not in names and names & {*TAGGED}:
+        wanted.insert(0, f"torch=={own.public}")  # as it is there: a newer one would come
+    tag = f"+{change.variant}" if change.index and change.variant else ""
+    pins = [f"{pin}{tag}" if name_of(pin) in TAGGED else pin for pin in wanted]
+    lines = ([f"--extra-index-url {change.index}"] if change.index else []) + pins
+    named = ", ".join(f"`{line}`" for line in lines)
+    return (
+        f"In requirements.txt, put these lines in place of its index and these packages: {named}."
+    )
 
 
 _INTERFACES = frozenset({"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})

@@ -43,10 +43,17 @@ _FIXED = (
         rf"\b(?:i|we|(?:my|our) \w{{2,20}})(?: (?:really|still|also|do))? (?:need|needs|require"
         rf"|requires|depend on|depends on){_OURS} {_P}{_V}"
     ),
+    # requirements said torch 2.4.1; the trainer pins torch==2.4.1
+    re.compile(
+        r"\b(?:requirements(?:\.txt)?|trainer|repo|repository|project|lock ?file) "
+        rf"(?:say|says|said|pin|pins|pinned|asks? for|asked for|want|wants|wanted) {_P}{_V}"
+    ),
     # vllm must stay at 0.8.5; torch 2.4.1 has to stay
     re.compile(
         rf"{_P} (?:must|has to|have to|needs to|should) (?:stay|remain|be kept|be pinned){_V}"
     ),
+    # condition: torchtext 0.18.0; our requirement from ops: vllm==0.6.6
+    re.compile(rf"\b(?:condition|requirement|constraint|mandatory)(?: [\w' ]{{1,30}})?: {_P}{_V}"),
     re.compile(rf"{_P}{_V} (?:must|has to|have to|needs to) (?:stay|remain|be kept|not change)"),
 )
 _UNCHANGED = re.compile(
@@ -88,7 +95,9 @@ _NO_PACKAGE = re.compile(r"cud|nccl|nvidia|lib|magma|intel")
 
 @gated("stay", "keep", "need", "require", "depend", "must", "can't", "cannot", "can not", "without",
        "avoid", "want", "before", "previous", "until", "work", "upgraded", "updated", "remain",
-       "pinned", "locked", "stuck", "tied", "allowed")  # fmt: skip
+       "pinned", "locked", "stuck", "tied", "allowed", "condition",
+       "requirements", "trainer", "repo", "project", "lock",
+       "constraint", "mandatory")  # fmt: skip
 def read_demands(doc: Document) -> Statements:
     """Which releases must stay, and which ones worked before."""
     wanted = dict(_wanted(doc))

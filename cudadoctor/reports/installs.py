@@ -14,7 +14,7 @@ from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
 from cudadoctor.knowledge.wording import wording
-from cudadoctor.model.machine import Install, Strings
+from cudadoctor.model.machine import IN_FILE, Install, Strings
 from cudadoctor.reports import values
 from cudadoctor.reports.document import Document, Line, Match
 from cudadoctor.reports.packages import Wheel, build_of_conda, system_of_tag
@@ -541,7 +541,7 @@ def _manifests(doc: Document) -> Installs:
         yield from _requirements(doc)
     for number, _ in doc.rows(_FILE_HEAD, "requirements"):
         if wanted := list(_pins_below(doc, number)):
-            yield _asked("pip", number, wanted, ())
+            yield _asked("pip", number, wanted, (), [IN_FILE])
     if doc.mentions("dependencies:", "channels:"):
         yield from _environment(doc)
 
@@ -590,8 +590,9 @@ def _requirements(doc: Document) -> Installs:
     if found := alone.rows(_INDEX_OPTION):
         wanted = [row["what"].replace(" ", "") for _, row in alone.rows(_NEEDED)]
         wanted += _pins_below(alone, found[0][0])
-        only = ("--index-url" for _, row in found if row["option"] in ("--index-url", "-i"))
-        yield _asked("pip", found[0][0], wanted, [row["url"] for _, row in found], only)
+        only = ["--index-url" for _, row in found if row["option"] in ("--index-url", "-i")]
+        urls = [row["url"] for _, row in found]
+        yield _asked("pip", found[0][0], wanted, urls, [*only, IN_FILE])
 
 
 def _pins_below(doc: Document, first: int) -> Iterator[str]:

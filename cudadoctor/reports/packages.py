@@ -35,8 +35,8 @@ KNOWN = re.compile(
 """Names that a row without any list around it must have."""
 
 _FREEZE = re.compile(
-    r"\s{0,8}([A-Za-z0-9][\w.-]{0,80})(?:\[[\w,-]{1,60}\])?={2,3}([0-9][\w.+!*-]{0,60})"
-    r"\s*(?:[;#\\].{0,300})?$"
+    r"\s{0,8}[\"']?([A-Za-z0-9][\w.-]{0,80})(?:\[(?:(cuda1\d)|[\w,-]{1,60})\])?"
+    r"={2,3}([0-9][\w.+!*-]{0,60})[\"']?,?\s*(?:[;#\\].{0,300})?$"
 )
 _DIRECT = re.compile(r"\s{0,8}([A-Za-z0-9][\w.-]{0,80}) @ (\S{4,400})\s*$")
 _ROW = re.compile(
@@ -77,6 +77,8 @@ def _said_of(rows: list[Row], rank: Rank, source: str) -> Statements:
         packages = [row.package for row in rows[:MOST]]
         yield from stated(rows[0].line, source, {"packages": packages}, rank)
     for package, line, build in rows:
+        if package.name.startswith("jax-cuda"):  # its wheels are for Linux only
+            yield from stated(line, source, {"platform.system": "Linux"}, Rank.PROSE)
         if package.name == "torch":
             facts = values.torch_facts(package.version)
             kind = {"torch.installer": "conda", "python.kind": "conda"}
@@ -103,7 +105,11 @@ def _freeze_row(text: str, line: int) -> Row | None:
     """A line of pip freeze: name==version, or name @ address of a wheel."""
     if "==" in text:
         found = _FREEZE.match(text)
-        return Row(distribution(found[1], found[2]), line) if found else None
+        if found is None:
+            return None
+        # jax has its CUDA from the plugin, which is of the same release.
+        plugin = f"jax-{found[2]}-plugin" if found[1] == "jax" and found[2] else found[1]
+        return Row(distribution(plugin, found[3]), line)
     direct = _DIRECT.match(text) if " @ " in text else None
     wheel = Wheel.of(direct[2]) if direct else None
     return Row(distribution(direct[1], wheel.version), line) if direct and wheel else None
@@ -217,6 +223,7 @@ _EXPORTED = re.compile(r"\s{0,8}- ([\w.-]{1,80})=([\w.+!]{1,60})=([\w.]{1,80})\s
 _TAGGED = re.compile(r"\[(pip3?|conda)\] ([^\[\n]{3,200})")
 _TORCH_IN_CONDA = re.compile(r"\s{0,8}\[conda\] (?:py)?torch\s")
 _SHOWN = re.compile(r"\s{0,8}(Name|Version|Location|Requires|Required-by):\s{0,8}(.{0,2000})$")
+_LOCKED = re.compile(r"\s{0,8}(name|version) = \"([^\"]{1,80})\"\s*$")
 _ABSENT = re.compile(r"Package\(s\) not found: ([\w ,.-]{1,200})")
 
 
@@ -330,6 +337,12 @@ def _row(text: str, line: int, mode: str) -> Row | None:
 # --- pip show and pip check ----------------------------------------------------------------------
 
 
+@gated("[[package]]")
+def read_lock(doc: Document) -> Statements:
+    """Packages of a lock of uv, poetry or pdm: its tool installs exactly these."""
+    yield from _said_of(list(_blocks(doc, _LOCKED)), Rank.MESSAGE, "the lock file")
+
+
 @gated("not found:", "name: ")
 def read_pip_show(doc: Document) -> Statements:
     """Blocks of Name, Version, Location and Requires; and what pip did not find."""
@@ -337,7 +350,7 @@ def read_pip_show(doc: Document) -> Statements:
         if "torch" in re.split(r"[ ,]+", found[1]):
             facts = {"torch.installed": False}
             yield from stated(doc.line_of(found), "pip show", facts, Rank.MESSAGE)
-    shown = list(_blocks(doc))
+    shown = list(_blocks(doc, _SHOWN))
     yield from _said_of(shown, Rank.TOOL, "pip show")
     for package, line, _ in shown:
         if package.name == "torch" and package.location:
@@ -347,12 +360,12 @@ def read_pip_show(doc: Document) -> Statements:
             yield from stated(line, "pip show", paths)
 
 
-def _blocks(doc: Document) -> Iterator[Row]:
+def _blocks(doc: Document, field: re.Pattern[str]) -> Iterator[Row]:
     blocks: list[tuple[int, dict[str, str]]] = [(0, {})]
-    for number, found in doc.rows(_SHOWN):
-        if found[1] == "Name":
+    for number, found in doc.rows(field):
+        if found[1].title() == "Name":
             blocks.append((number, {}))
-        blocks[-1][1].setdefault(found[1], found[2].strip())
+        blocks[-1][1].setdefault(found[1].title(), found[2].strip())
     for number, block in blocks:
         name, version = block.get("Name", ""), block.get("Version", "")
         if re.fullmatch(_NAME, name) and re.fullmatch(r"\d[\w.+!-]{0,60}", version):

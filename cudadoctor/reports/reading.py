@@ -39,6 +39,7 @@ PROGRAM_READERS: tuple[Reader, ...] = (
     phrases.reader("kernel_module"),
     dumps.read_collect_env,
     packages.read_packages,
+    packages.read_lock,
     packages.read_pip_show,
     packages.read_pip_check,
     phrases.reader("toolchain"),

@@ -357,7 +357,9 @@ def _span(archs: Strings, capability: Version) -> str:
 
 def _this_torch(m: Machine) -> str:
     """The installed torch at the beginning of a sentence."""
-    return f"torch {m.torch.named}" if m.torch.named else "This torch"
+    # A report of a CPU build that names a CUDA one speaks of two.
+    other = m.torch.build == "cpu" and "+cu" in (m.torch.named or "")
+    return f"torch {m.torch.named}" if m.torch.named and not other else "This torch"
 
 
 def _served_otherwise(m: Machine, kb: Knowledge, left: list[Device]) -> Remedies:

@@ -742,9 +742,7 @@ def _conflicts(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
 
 def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
     """Lines of the project's files that ask for another release; its own tool rewrites them."""
-    releases: dict[str, OptStr] = {package.name: package.version for package in _each_once(m)}
-    releases |= {"torch": _installed_as(build), **companions_for(build, m, kb)}
-    for file, asked in () if m.python.project else unmet(m, releases):
+    for file, asked in () if m.python.project else unmet(m, _beside(build, m, kb)):
         wanted = f"{asked.name}{asked.specifier}"
         if file.name == AUTHOR:
             yield f"You asked for {wanted}; with torch {build.torch}, that is not possible."
@@ -752,6 +750,22 @@ def _lines_to_change(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[s
             yield f"{file.name} pins {wanted}: update it as well."
         else:
             yield f"{file.name} requires {wanted}: change that requirement as well."
+
+
+def _beside(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, OptStr]:
+    """What is there with a build -> its release; None for what goes."""
+    releases: dict[str, OptStr] = {package.name: package.version for package in _each_once(m)}
+    return releases | {"torch": _installed_as(build), **companions_for(build, m, kb)}
+
+
+def unmet_by_author(build: TorchBuild, m: Machine, kb: Knowledge) -> Iterator[str]:
+    """What a report's author demands and a build takes away, or has in an older release only."""
+    there, _ = moved_along(build, m, kb)
+    releases = _beside(build, there, kb)
+    for file, asked in unmet(there, releases):
+        older = _order(releases[asked.name] or "") < _order(_least(asked.specifier) or "")
+        if file.name == AUTHOR and asked.name != "torch" and older:
+            yield f"{asked.name}{asked.specifier}"
 
 
 def _below_floors(m: Machine, kb: Knowledge) -> Iterator[str]:

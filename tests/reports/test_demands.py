@@ -345,3 +345,32 @@ def test_a_project_is_changed_by_its_own_tool(line: str, tool: str | None, comma
     step = found.plan.steps[0]
     assert any(command in " ".join(line) for line in step.commands)
     assert bool(step.edits) is (tool is not None)
+
+
+def test_what_no_build_serves_is_refused() -> None:
+    text = f"{ENV}[pip3] torchtext==0.18.0\nCondition of the course: torchtext 0.18.0\n"
+    steps = judge(foreign(read_report(text, KB))).plan.steps
+    assert [step.id for step in steps] == ["other-demand"]
+    assert "torchtext==0.18.0" in steps[0].title
+    assert not steps[0].commands
+    # Nobody demands it, and what stays as it is refuses nothing.
+    assert installed(first_step("[pip3] torchtext==0.18.0"))
+    assert installed(first_step(SERVING, "We must stay on vllm==0.8.5."))
+
+
+def test_the_lines_of_a_requirements_file_are_told() -> None:
+    text = (
+        "requirements.txt\ntorch==2.2.2\ntorchvision==0.17.2\n\nUbuntu 22.04, Python 3.11, RTX A4000\n"
+        "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.0 as it may crash.\n"
+        "RuntimeError: Numpy is not available\n"
+    )
+    step = judge(foreign(read_report(text, KB))).plan.steps[0]
+    assert "requirements.txt" in (step.note or "")
+    assert "`numpy<2`" in (step.note or "")
+    bare = judge(foreign(read_report(text.replace("requirements.txt", "pip list"), KB)))
+    assert "requirements.txt" not in (bare.plan.steps[0].note or "")
+
+
+def test_what_requirements_said_outranks_what_an_accident_installed() -> None:
+    assert asked("our requirements said vllm 0.8.5") == ("vllm==0.8.5",)
+    assert asked("vllm's requirements: see https://example.org") == ()

@@ -145,6 +145,14 @@ def test_pip_show_tells_place_and_absence() -> None:
     assert shown("WARNING: Package(s) not found: torch").torch.installed is False
 
 
+def test_a_lock_tells_what_its_tool_installs() -> None:
+    entry = '[[package]]\nname = "{}"\nversion = "{}"\noptional = false\n\n'
+    m = shown("poetry.lock:\n" + entry.format("Torch", "2.7.1") + entry.format("vllm", "0.9.2"))
+    assert str(m.torch.version) == "2.7.1"
+    assert {package.name: package.version for package in m.packages or ()}["vllm"] == "0.9.2"
+    assert shown('[project]\nname = "torch-course"\nversion = "0.1"\n').packages is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -156,3 +164,13 @@ def test_pip_show_tells_place_and_absence() -> None:
 )
 def test_prose_and_other_tables_are_no_lists(text: str) -> None:
     assert shown(text).packages is None
+
+
+def test_the_plugin_of_jax_is_read_from_its_extra() -> None:
+    m = shown(
+        'dependencies = [\n  "torch==2.7.1",\n  "jax[cuda12]==0.6.2",\n  "numpy==2.2.6",\n]\n'
+    )
+    names = {package.name: package.version for package in m.packages or ()}
+    assert names["jax-cuda12-plugin"] == "0.6.2"
+    assert m.platform.system == "Linux"
+    assert shown("torch==2.7.1\njax==0.6.2\n").platform.system is None

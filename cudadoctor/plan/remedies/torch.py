@@ -18,6 +18,7 @@ from cudadoctor.model.findings import Edit, PackageChange, Remedies, Remedy, Ris
 from cudadoctor.model.machine import (
     AUTHOR,
     Distribution,
+    Install,
     Json,
     Machine,
     OptStr,
@@ -54,6 +55,7 @@ from cudadoctor.solver.companions import (
     only_for_torch,
     pyg_page,
     told,
+    unmet_by_author,
     unserved,
 )
 from cudadoctor.solver.demand import (
@@ -84,6 +86,8 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     """
     if _needs_jetson_wheel(m):
         return jetson_torch(m, kb)
+    if impossible := refused(m, kb):
+        return impossible
     choice = best_build(m, kb, keep=keep)
     lines = (line for install in m.installs or () for line in install.requirements)
     names = dict.fromkeys((*(one.name for one in m.packages or ()), *map(name_of, lines)))
@@ -104,6 +108,19 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
         )
         return (remedy, *newest)
     return instead(m, kb, choice.alternatives, keep)
+
+
+def refused(m: Machine, kb: Knowledge) -> Remedies:
+    """That no build serves what the author of a report demands; () where one does."""
+    build = best_build(m, kb).build if m.look == "report" else None
+    if build is None or not (wishes := listed([*unmet_by_author(build, m, kb)])):
+        return ()
+    text = (
+        "With this GPU and driver no build of torch serves that release: the requirement, the "
+        f"driver or the GPU has to change. Without the requirement, torch {build.torch} "
+        f"({build.variant}) is the closest one that is compatible."
+    )
+    return by_hand("other-demand", f"No published build of torch works with {wishes} here", text)
 
 
 def _is_there(remedy: Remedy, build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
@@ -265,6 +282,7 @@ def remedy_for(
         f"{TORCH_INDEX}/{build.variant}" if beside or _off_pypi(companions, build, m, kb) else None
     )
     kind = "CPU" if build.variant == "cpu" else build.variant
+    keys = {symptom.key for symptom in m.symptoms or ()}
     return _step(
         id="install-torch",
         title=f"Install the {kind} build of torch {build.torch}",
@@ -280,11 +298,19 @@ def remedy_for(
         ),
         variables=_temporary(build, m) | _unforced((package.name for package in packages), m),
         note=joined(
+            _PURGED if m.platform.wsl and _DRIVER_IN_WSL in keys else None,
             *(_replaced(pin, m, build) for pin in moved),
             *caveats(build, there, kb, lost),
             *(fate.note for fate in fates.values()),
         ),
     )
+
+
+_DRIVER_IN_WSL = "linux-driver-put-into-wsl"
+_PURGED = (
+    "First take the Linux driver out of WSL: run `sudo apt-get purge 'nvidia-driver-*' "
+    "'libnvidia-compute-*' 'cuda-drivers*'` in WSL, then `wsl --shutdown` in Windows."
+)
 
 
 def _off_pypi(companions: dict[str, OptStr], build: TorchBuild, m: Machine, kb: Knowledge) -> bool:
@@ -359,6 +385,8 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     """The releases of these packages that belong to the installed torch; () where none is known."""
     m = _of_known_platform(m, kb)
     version, origin = m.torch.version, _origin(m, kb)
+    if impossible := refused(m, kb):
+        return impossible
     # No package index has wheels for the torch of NVIDIA's images, or for ROCm.
     if version is None or _needs_jetson_wheel(m) or (version.local and not origin.variant):
         return ()
@@ -565,6 +593,10 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
             vision = next(iter(kb.companion("torchvision", Version(torch))), None)
             if vision:
                 text += f" Build torchvision from its source of release v{vision}."
+            if row.last_for and python_of(m) not in (None, python):
+                title = (
+                    f"No published build of torch uses this board's GPU with Python {python_of(m)}"
+                )
             if row.last_for:
                 text += _LAST_JETPACK.format(boards=listed(row.last_for), python=python)
             return (step(title=title, manual=text),)
@@ -590,6 +622,9 @@ def jetson_torch(m: Machine, kb: Knowledge) -> Remedies:
     )
     jetpack, python = found.jetpack, found.python
     note = f"These wheels are for Python {python}, the version that ships with JetPack {jetpack}."
+    if found.system:
+        note += f" They also need this system package: run `sudo apt-get install {found.system}`."
+        note += " If apt does not find it, first install cuda-keyring for NVIDIA's repository."
     title = f"Install torch {found.pins['torch']} for JetPack {jetpack}"
     if python_of(m) in (None, python) and platform_blocker(m) is None:
         return (step(title=title, packages=change, note=note),)
@@ -830,9 +865,17 @@ def install_python(
     title = f"Create a new environment with Python {wanted}"
     files = (line for install in m.installs or () for line in install.requirements)
     named = change is not None and any(line.startswith("-r ") for line in files)
-    return (_step(id="install-python", title=title, **_made(made, _REST if named else None)),)
+    again = any(install.refused and _wants_more(install) for install in m.installs or ())
+    note = _REST if named else _AGAIN if again else None
+    return (_step(id="install-python", title=title, **_made(made, note)),)
 
 
+def _wants_more(install: Install) -> bool:
+    """Whether what somebody wanted to install is more than torch and its companions."""
+    return bool({*map(name_of, install.requirements)} - {*TORCH_FAMILY})
+
+
+_AGAIN = "Then repeat your installation in the new environment."
 _REST = "Then install the rest of your requirements file in the new environment."
 
 

@@ -31,7 +31,7 @@ from cudadoctor.model.findings import (
     ranked,
 )
 from cudadoctor.model.machine import Distribution, Machine, OptStr, Strings, Symptom
-from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS
+from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS, cut
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.model.versions import version_of
@@ -134,17 +134,30 @@ def _judge(cause: str, text: CauseText, m: Machine, kb: Knowledge) -> Answer:
     lines: dict[object, str] = {}
     for sign in (best, *signs):
         lines.setdefault(sign.symptom.line or sign.place, f"symptoms.{sign.place}.text")
+    ways = (
+        _known_release(cause, m, kb)
+        or _own(cause, meaning.cure, m)
+        or cures(cause, text.cure, m, kb)
+    )
+    # What a step refuses for a program is not said of torch.
+    unserved = ways[:1] and ways[0].id == "other-gpu"
     return Found(
         evidence=(*tuple(lines.values())[:3], *meaning.shows),
         values={**values, **(about or {})},
         confidence=Confidence[meaning.confidence.upper()],
         severity=Severity[meaning.severity.upper()] if meaning.severity else None,
-        title=_TITLES[cause, "version" in about] if about else meaning.title,
-        why=meaning.why,
-        remedies=_known_release(cause, m, kb)
-        or _own(cause, meaning.cure, m)
-        or cures(cause, text.cure, m, kb),
+        title=_TOO_OLD_FOR_IT
+        if unserved
+        else _TITLES[cause, "version" in about]
+        if about
+        else meaning.title,
+        why=_OF_ITS_OWN if unserved else meaning.why,
+        remedies=ways,
     )
+
+
+_TOO_OLD_FOR_IT = "The GPU is too old for this program"
+_OF_ITS_OWN = "The program's own kernels have no code for this GPU, whichever torch is installed."
 
 
 _TITLES = {
@@ -599,7 +612,23 @@ def _cudnn(m: Machine, kb: Knowledge) -> Remedies:
     again = install_packages("reinstall-cudnn", "Reinstall cuDNN", pin, *moves, remove=(name,))
     if moves:
         return again
+    if any(need.wanted.startswith("==") for need in others):
+        again = _all_libraries(m, kb, pin) or again
     return torch_beside(m, kb, others) + tuple(replace(way, note=apart(others)) for way in again)
+
+
+def _all_libraries(m: Machine, kb: Knowledge, pin: str) -> Remedies:
+    """Every library that torch pins, where its usual build has that pin.
+
+    Who pins one of them exactly, as tensorflow[and-cuda] does, replaced all.
+    """
+    place = platform_of(m) or "linux_x86_64"
+    lines = map(cut, (m.torch.version and kb.default_pins(m.torch.version, place)) or ())
+    named = [line for line in lines if line and line.name.startswith("nvidia-")]
+    pins = [f"{line.name}{line.specifier}" for line in named]
+    listed = tuple(line.name for line in named if m.package(line.name))
+    title = f"Reinstall the CUDA libraries that torch {m.torch.named} pins"
+    return install_packages("reinstall-cudnn", title, *pins, remove=listed) if pin in pins else ()
 
 
 def _as_pinned_for_others(m: Machine, kb: Knowledge) -> bool:
@@ -908,7 +937,9 @@ _BY_TABLES: dict[str, Callable[[Machine, Knowledge], Remedies]] = {
     "torch-missing": _torch,
     "torch-install-corrupt": lambda m, kb: _missing_wheels(m, kb) or reinstall_torch(m, kb),
     "cudnn-missing-sublib": _cudnn,
-    "cudnn-shadowed": lambda m, kb: _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) else (),
+    "cudnn-shadowed": lambda m, kb: (
+        _cudnn(m, kb) if holds("cudnn-not-as-pinned", m, kb) or _as_pinned_for_others(m, kb) else ()
+    ),
     "nvidia-wheels-mixed": _mixed,
     "toolkit-torch-mismatch": _other_toolkit,
     "torch-companion-mismatch": _companion,
