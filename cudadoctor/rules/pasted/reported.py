@@ -817,14 +817,20 @@ def _other_maker(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
 
 
 def _arch_list(m: Machine, kb: Knowledge, seen: frozenset[str]) -> Remedies:
-    """A newer toolkit, where nvcc does not know this GPU; else another list."""
+    """A newer toolkit, where nvcc does not know this GPU; another list; what torch's kernels need.
+
+    The last where no build is named: a program that runs on no such GPU, or that moves with torch.
+    """
     used = toolkit_used(m)
     known = kb.nvcc_capabilities(used) if used else None
     lacks = known is not None and not set(capabilities_of(m, kb) or ()) <= set(known)
     if "architecture-unknown-to-nvcc" in seen and lacks:
         return install_toolkit(m)
     listed = "TORCH_CUDA_ARCH_LIST" in (m.env or {}) and "architecture-list-empty" not in seen
-    return unset_variables(m, "TORCH_CUDA_ARCH_LIST") if listed else ()
+    if listed:
+        return unset_variables(m, "TORCH_CUDA_ARCH_LIST")
+    own = {"arch-list-named", "built-from-source", "extension-failed"}
+    return install_torch(m, kb) if "no-kernel-image" in seen and not own & seen else ()
 
 
 def _torch(m: Machine, kb: Knowledge) -> Remedies:
