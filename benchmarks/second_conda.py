@@ -59,7 +59,10 @@ def _of_pip(
         cuda for one in _rows("pytorch") if one["torch"] == row["torch"] for cuda in one["cuda"]
     ]
     past = past if plain["platform"] in ("linux_x86_64", "windows_amd64") else []
-    if any(major in (None, numbers(cuda)[0]) for cuda in (*here, *past)):
+    # Blackwell's code came with CUDA 12.8.
+    least = (12, 8) if any(numbers(gpu) >= (10, 0) for gpu in plain["capabilities"]) else ()
+    usable = [cuda for cuda in (*here, *past) if not row["cuda"] or numbers(cuda) >= least]
+    if any(major in (None, numbers(cuda)[0]) for cuda in usable):
         yield f"conda: a channel has {row['torch']}, yet pip installs it"
     if f"torch=={row['torch']}" not in install or "No conda channel" not in note:
         yield f"conda: pip runs {install}, unsaid"

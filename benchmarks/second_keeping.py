@@ -27,11 +27,15 @@ JUDGED = (
     "triton-windows",
     "torchao",
     "torchcodec",
+    "torch-tensorrt",
 )
 """Packages that have rows of their own, or that nobody can say anything of."""
 
 COMPILED = ("vllm", "transformer-engine")
 """Packages with code that is bound to the torch they were built for."""
+
+FLOORS = {"vllm": (7, 0)}
+"""Package -> the oldest GPU that it serves, by its own documentation."""
 
 
 class Line(NamedTuple):
@@ -42,8 +46,13 @@ class Line(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a build costs. lost: no release works beside it; moved: another release would."""
+    """What a build costs, the gravest first.
 
+    unmet: files of the project that ask for another. lost: no release works beside it; moved:
+    another release would.
+    """
+
+    unmet: list[str]
     lost: list[str]
     moved: list[str]
 
@@ -55,16 +64,19 @@ def cost(key: tuple[str, str], plain: Plain, reading: Reading) -> Cost:
     """
     here = plain["installed"]
     if key == (here["torch"], here["variant"]):
-        return Cost([], [])
+        return Cost([], [], [])
     row = reading.row(*key, plain["platform"])
     assert row is not None
-    found = Cost([], [])
+    found = Cost([], [], [])
     end = dict(_end(row, plain, reading))
     for name, version in here["packages"].items():
         if name in FAMILY or name in JUDGED:
             if not lives(name, version, row, plain, reading):
                 found.lost.append(name)
             continue
+        gpus = [numbers(gpu) for gpu in plain["capabilities"]]
+        if gpus and max(gpus) < FLOORS.get(name, ()):
+            continue  # It runs on none of the GPUs, whichever torch is there.
         lines = list(lines_of(name, version, plain, reading))
         refused = any(not _admitted(line, end) for line in lines)
         if refused or _is_bound(name, lines, row, plain, reading):
@@ -72,7 +84,7 @@ def cost(key: tuple[str, str], plain: Plain, reading: Reading) -> Cost:
             (found.moved if known else found.lost).append(name)
     for name, lines in plain.get("files", ()):
         unmet = [line for line in read(lines, plain) if not _admitted(line, end)]
-        found.lost.extend([name] * len(unmet))
+        found.unmet.extend([name] * len(unmet))
     return found
 
 
@@ -192,16 +204,28 @@ def lives(name: str, version: str, row: Row, plain: Plain, reading: Reading) -> 
         wanted = reading.around["triton_windows"].get(minor)
         same = [one for one in known if wanted and admits(wanted, one["version"].split(".post")[0])]
         return stays or any(comes(one, row, plain) for one in same)
+    if name == "torch-tensorrt":
+        asked = lines_of(name, version, plain, reading)
+        kept = _is_usual(row, reading)
+        met = all(admits(one.specifier, row["torch"]) for one in asked if one.name == "torch")
+        return (kept and met) or any(_moves(name, row, plain, reading))
     if name not in ("xformers", "bitsandbytes"):
         return True
     if name == "xformers":
         made = reading.around["xformers"]
         if stays and (row["cuda"] is None or all(version not in one["versions"] for one in made)):
             return True
+        # What asks for "torch or newer" keeps to torch's stable ABI.
+        asked = {release["version"]: release["torch"] or "" for release in known}
+        stable = {name for name, torch in asked.items() if torch.startswith(">=")}
         fits = [
             one["versions"][0]
             for one in made
-            if one["torch"] == row["torch"]
+            if (
+                admits(asked[one["versions"][0]], row["torch"])
+                if one["versions"][0] in stable
+                else one["torch"] == row["torch"]
+            )
             and row["platform"] in one["platforms"]
             and row["cuda"] in (None, *one["cuda"])
         ]

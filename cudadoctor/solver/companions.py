@@ -331,9 +331,9 @@ def _torchcodec(q: Question) -> Fate:
     """
     old, here = q.machine.torch.version, _public(q.package.version)
     same = not q.changes or (old and old.release[:2] == q.build.torch.release[:2])
-    fitting = q.fitting() or ((here,) if same else ())
+    fitting = q.fitting()
     if not fitting:
-        return q.stays()
+        return Fate() if same else q.stays()
     on_pypi = q.kb.companion_cuda("torchcodec", fitting[0], q.place) or (None,)
     cudas = (q.package.cuda,) if "+" in q.package.version else on_pypi
     other = _major(q.build.cuda) not in {_major(cuda or q.build.cuda) for cuda in cudas}
