@@ -205,10 +205,9 @@ def lives(name: str, version: str, row: Row, plain: Plain, reading: Reading) -> 
         same = [one for one in known if wanted and admits(wanted, one["version"].split(".post")[0])]
         return stays or any(comes(one, row, plain) for one in same)
     if name == "torch-tensorrt":
-        asked = lines_of(name, version, plain, reading)
-        kept = _is_usual(row, reading)
-        met = all(admits(one.specifier, row["torch"]) for one in asked if one.name == "torch")
-        return (kept and met) or any(_moves(name, row, plain, reading))
+        lines = lines_of(name, version, plain, reading)
+        met = all(admits(line.specifier, row["torch"]) for line in lines if line.name == "torch")
+        return (met and _is_usual(row, reading)) or any(_moves(name, row, plain, reading))
     if name not in ("xformers", "bitsandbytes"):
         return True
     if name == "xformers":

@@ -89,10 +89,8 @@ def install_torch(m: Machine, kb: Knowledge, keep: OptStr = None) -> Remedies:
     if impossible := refused(m, kb):
         return impossible
     choice = best_build(m, kb, keep=keep)
-    lines = (line for install in m.installs or () for line in install.requirements)
-    names = dict.fromkeys((*(one.name for one in m.packages or ()), *map(name_of, lines)))
-    floors = {name: below_floor(name, m, kb) for name in names}
-    if m.look == "report" and choice.build and any(floors.values()):
+    floors = below_floors(m, kb) if m.look == "report" else {}
+    if choice.build and floors:
         return _without_program(floors, f"{choice.build.torch} ({choice.build.variant})")
     if choice.build is not None:
         remedy = remedy_for(choice.build, m, kb)
@@ -133,14 +131,22 @@ def _is_there(remedy: Remedy, build: TorchBuild, m: Machine, kb: Knowledge) -> b
     return installed_row(_of_known_platform(m, kb), kb) == build
 
 
-def _without_program(floors: dict[str, OptVersion], build: str) -> Remedies:
+def below_floors(m: Machine, kb: Knowledge) -> dict[str, Version]:
+    """The packages, there or asked for, that run on none of the GPUs -> the oldest they serve."""
+    lines = (line for install in m.installs or () for line in install.requirements)
+    names = dict.fromkeys((*(one.name for one in m.packages or ()), *map(name_of, lines)))
+    floors = {name: below_floor(name, m, kb) for name in names}
+    return {name: floor for name, floor in floors.items() if floor}
+
+
+def _without_program(floors: dict[str, Version], build: str) -> Remedies:
     """What a report asks about runs on none of its GPUs: another torch would not help it.
 
-    floors: packages -> the oldest GPU that they serve, None for one that is served here.
+    floors: packages -> the oldest GPU that they serve.
     """
-    texts = [unserved(name, floor) for name, floor in floors.items() if floor]
+    texts = [unserved(name, floor) for name, floor in floors.items()]
     texts.append(f"torch {build} does run on them: use a program that needs nothing but torch.")
-    title = f"Run {listed([name for name, floor in floors.items() if floor])} on a newer GPU"
+    title = f"Run {listed(list(floors))} on a newer GPU"
     return by_hand("other-gpu", title, " ".join(texts))
 
 
@@ -395,7 +401,7 @@ def install_companion(m: Machine, kb: Knowledge, *names: str) -> Remedies:
     floors = {name: floor for name in names if (floor := below_floor(name, m, kb))}
     names = tuple(name for name in names if name not in floors)
     if floors and not names:
-        return _without_program({**floors}, f"{version.public}")
+        return _without_program(floors, f"{version.public}")
     found = {name: _release_for(name, version, m, kb) for name in names}
     pins = {
         name: f"{name}=={release}"

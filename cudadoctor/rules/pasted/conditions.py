@@ -32,6 +32,7 @@ from cudadoctor.model.machine import (
 )
 from cudadoctor.model.rule import NotKnown, apply
 from cudadoctor.model.versions import cuda_from_tag, torch_from_tag, version_of
+from cudadoctor.plan.remedies.torch import below_floors
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
 from cudadoctor.rules.evidence.libraries import others_needing
 from cudadoctor.rules.evidence.signs import (
@@ -467,6 +468,7 @@ CIRCUMSTANCES: dict[str, Circumstance] = {
     "build-serves-gpu": _build_is("fitting"),
     "torch-fits-machine": _torch_fits_machine,
     "torch-older-than-asked": _torch_older_than_asked,
+    "gpu-too-old-for-program": lambda m, kb: bool(below_floors(m, kb)),
     "gpu-newer-than-build": _build_is("newer"),
     "gpu-older-than-build": _build_is("older"),
     "torch-release": lambda m: (
