@@ -138,8 +138,23 @@ def _moves(name: str, row: Row, plain: Plain, reading: Reading) -> Iterator[Row]
             pinned = numbers(wanted[2:])
         open_ended = pinned is not None and numbers(row["torch"]) > pinned
         fits = wanted and admits(wanted, row["torch"]) and not open_ended
-        if fits and comes(release, row, plain):
+        if fits and comes(release, row, plain) and _pins_come(name, release, row, plain, reading):
             yield release
+
+
+def _pins_come(name: str, release: Row, row: Row, plain: Plain, reading: Reading) -> bool:
+    """Whether what a release pins exactly beside torch has wheels here, as far as it is known."""
+    exact = {
+        line.name: line.specifier.removeprefix("==")
+        for line in asked_by(name, release["version"], plain, reading)
+        if line.specifier.startswith("==") and line.name not in ("torch", *FAMILY)
+    }
+    return all(
+        comes(one, row, plain)
+        for pinned, version in exact.items()
+        for one in reading.releases(pinned)
+        if one["version"] == version
+    )
 
 
 def lines_of(name: str, version: str, plain: Plain, reading: Reading) -> Iterator[Line]:
@@ -207,7 +222,9 @@ def lives(name: str, version: str, row: Row, plain: Plain, reading: Reading) -> 
     if name == "torch-tensorrt":
         lines = lines_of(name, version, plain, reading)
         met = all(admits(line.specifier, row["torch"]) for line in lines if line.name == "torch")
-        return (met and _is_usual(row, reading)) or any(_moves(name, row, plain, reading))
+        return (met and (stays or _is_usual(row, reading))) or any(
+            _moves(name, row, plain, reading)
+        )
     if name not in ("xformers", "bitsandbytes"):
         return True
     if name == "xformers":

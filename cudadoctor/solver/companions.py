@@ -421,12 +421,17 @@ def companions_for(build: TorchBuild, m: Machine, kb: Knowledge) -> dict[str, Op
 
 
 def _pinned_along(m: Machine, kb: Knowledge) -> set[str]:
-    """What packages of a report pin beside torch, and so brought: few reports list everything."""
+    """What packages of a report pin beside torch, and so brought: few reports list everything.
+
+    A package that refuses the torch that is there brought nothing.
+    """
     packages = m.packages or () if m.look == "report" else ()
+    here = str(m.torch.version) if m.torch.version else None
     return {
         asked.name
-        for package in packages
-        for asked in asked_by(told(package, kb), COMPANIONS, m)
+        for package in (told(one, kb) for one in packages)
+        if all(_admitted(one.specifier, here) for one in asked_by(package, ("torch",), m))
+        for asked in asked_by(package, COMPANIONS, m)
         if asked.specifier.startswith("==")
     }
 

@@ -184,8 +184,8 @@ def test_leaving_an_installed_release_that_fits_is_noticed() -> None:
 
 
 def test_losing_a_package_that_another_build_keeps_is_noticed() -> None:
-    # xformers has a release for 2.10, none for 2.14.
-    kept = _made(installed=_installed("2.10.0", "cpu", None, {"xformers": "0.0.35"}))
+    # torchtext has a release for 2.3, none for 2.14.
+    kept = _made(installed=_installed("2.3.0", "cpu", None, {"torchtext": "0.18.0"}))
     assert _kinds(kept) == set()
     assert "lost" in _kinds(_with_build(kept, _row("2.14.1", "cu130")))
 
