@@ -8,6 +8,7 @@ copy and of an all-reduce. Nothing is judged here.
 import os
 import sys
 import zlib
+from functools import partial
 from time import monotonic, perf_counter, sleep
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
@@ -54,10 +55,11 @@ def run(spec_words: Sequence[str], began: float) -> None:
     spec = Spec(spec_words)
     look = _look(spec)
     chosen = choose(spec.device, spec.skip, look)
+    none = not (chosen.devices or chosen.skipped)
     say(
         "chosen",
         skipped=chosen.skipped,
-        error=chosen.error or ("" if chosen.devices else look["error"]),
+        error=choose("cuda", (), look).error if none and not chosen.error else chosen.error,
         count=look["count"],
         torch=str(torch.__version__),
         cuda=torch.version.cuda or "",
@@ -129,15 +131,18 @@ class Gpu:
     def __init__(self, index: int, about: Fields, nvml: Any, spec: Spec) -> None:
         self.index, self.about, self.nvml = index, about, nvml
         self.device = "cuda:%d" % index
+        self.faults = [name for name in spec.plant.split(",") if name]
         # Names that this GPU or this driver has no answer for.
         self.refused: Dict[str, bool] = {}
 
     def begin(self) -> None:
         """Begin CUDA on it; it is the doctor's guest, so a share of what is free is its limit."""
-        with naming("begin", [self]):
+        with Guard("begin", [self]):
             torch.zeros(1, device=self.device)
             about = cuda.get_device_properties(self.index)
-            self.free = cuda.mem_get_info(self.index)[0] if hasattr(cuda, "mem_get_info") else 1 << 31
+            self.free = (
+                cuda.mem_get_info(self.index)[0] if hasattr(cuda, "mem_get_info") else 1 << 31
+            )
             self.free = int(0.7 * self.free)
         bus = self.about.get("bus_id") or ""
         if self.nvml is not None:
@@ -190,7 +195,9 @@ class Gpu:
             found.update({"remap-pending": rows[2], "remap-failed": rows[3]})
         for name, number in NVLINK_COUNTERS.items():
             self.refused.pop("nvmlDeviceGetNvLinkErrorCounter", None)
-            counts = [self.ask((("NvLinkErrorCounter", link, number),)) for link in range(MOST_LINKS)]
+            counts = [
+                self.ask((("NvLinkErrorCounter", link, number),)) for link in range(MOST_LINKS)
+            ]
             counts = [count for count in counts if count is not None]
             found[name] = sum(counts) if counts else None
         return {name: int(value) for name, value in found.items() if value is not None}
@@ -211,15 +218,15 @@ class Gpu:
 
     def pinned(self, size: int) -> Any:
         """Memory of the host beside this GPU, from which it copies without help."""
-        with near(self.about.get("bus_id") or ""):
+        with Near(self.about.get("bus_id") or ""):
             return torch.empty(size, dtype=torch.uint8).pin_memory()
 
     def reaches(self, other: "Gpu") -> bool:
         return bool(cuda.can_device_access_peer(self.index, other.index))
 
     def planted(self, fault: str) -> bool:
-        """Whether a test wants this fault here."""
-        return False
+        """Whether a test wants this fault here, as "slow:1" wants it on GPU 1."""
+        return "%s:%d" % (fault, self.index) in self.faults
 
 
 class Mark:
@@ -230,28 +237,20 @@ class Mark:
 
 
 class Pretended(Gpu):
-    """For tests: the CPU plays a GPU, with faults as they are planted, "slow:1" on GPU 1."""
+    """For tests: the CPU plays a GPU."""
 
     tiny = True
+    asked = 0
     sms, capability = 8, (9, 0)
 
     def begin(self) -> None:
         self.device, self.free = "cpu", 1 << 28
         self.say("a CPU that plays a GPU", "")
 
-    def __init__(self, index: int, about: Fields, nvml: Any, spec: Spec) -> None:
-        super().__init__(index, about, nvml, spec)
-        self.faults = [name for name in spec.plant.split(",") if name]
-        self.asked = 0
-
-    def planted(self, fault: str) -> bool:
-        return "%s:%d" % (fault, self.index) in self.faults
-
     def sample(self) -> Fields:
         heat = 0x40 if self.planted("hot") else 0
         answers = {"clock_mhz": 1500, "power_mw": 300000, "temperature_c": 95 if heat else 60}
-        link = {"generation": 4, "width": 4 if self.planted("narrow") else 16}
-        return dict(answers, throttle=heat, **link)
+        return dict(answers, throttle=heat, generation=4, width=16)
 
     def counters(self) -> Dict[str, int]:
         self.asked += 1
@@ -276,7 +275,7 @@ class Pretended(Gpu):
 
     def seconds(self, begin: Any, end: Any, times: int) -> float:
         # What a shared CPU does is no speed: each plays the same one, but for what is planted.
-        return 0.02 if self.planted("slow") or self.planted("hot") else 0.01
+        return 1e-4 if self.planted("slow") or self.planted("hot") else 5e-5
 
     def settle(self) -> None:
         if self.planted("hang"):
@@ -291,7 +290,7 @@ class Pretended(Gpu):
         return True
 
 
-class near:
+class Near:
     """Runs on the processor that a GPU hangs on, so that memory is taken there."""
 
     def __init__(self, bus: str) -> None:
@@ -314,7 +313,7 @@ class near:
             os.sched_setaffinity(0, self.before)
 
 
-class naming:
+class Guard:
     """Says what cannot be measured; a CUDA error ends everything, and the GPU that has it is named.
 
     Some errors stay: every later call on that GPU fails by them.
@@ -323,12 +322,14 @@ class naming:
     def __init__(self, what: str, gpus: Sequence[Gpu]) -> None:
         self.what, self.gpus = what, gpus
 
-    def __enter__(self) -> "naming":
+    def __enter__(self) -> "Guard":
         say("doing", what=self.what, gpus=[gpu.index for gpu in self.gpus])
         return self
 
     def __exit__(self, kind: Any, problem: Any, trace: Any) -> bool:
-        if problem is None or not isinstance(problem, (RuntimeError, MemoryError, AttributeError)):
+        if problem is None or not isinstance(
+            problem, (RuntimeError, MemoryError, AttributeError, TypeError)
+        ):
             return False
         if "CUDA error" not in str(problem) and "CUDNN" not in str(problem):
             indexes = [gpu.index for gpu in self.gpus]
@@ -435,7 +436,7 @@ class Parts:
 
     def products(self) -> None:
         """Products of random matrices by format, and whether their bits are always the same."""
-        size = 192 if self.gpus[0].tiny else 8192
+        size = 64 if self.gpus[0].tiny else 8192
         while size > 2048 and min([gpu.free for gpu in self.gpus]) < 16 * size * size:
             size //= 2
         made = torch.Generator()
@@ -443,10 +444,12 @@ class Parts:
         block = torch.randn(2, min(size, 2048), min(size, 2048), generator=made)
         times = size // block.shape[1]
         for dtype in DTYPES:
-            gpus = [gpu for gpu in self.gpus if dtype in ("fp32", "fp16") or gpu.capability >= (8, 0)]
+            gpus = [
+                gpu for gpu in self.gpus if dtype in ("fp32", "fp16") or gpu.capability >= (8, 0)
+            ]
             if not gpus:
                 continue
-            with naming("gemm " + dtype, gpus):
+            with Guard("gemm " + dtype, gpus):
                 self._products(dtype, gpus, block, times)
 
     def _products(self, dtype: str, gpus: Sequence[Gpu], block: Any, times: int) -> None:
@@ -455,15 +458,14 @@ class Parts:
         pairs = [block.to(gpu.device, form).repeat(1, times, times) for gpu in gpus]
         outs = [torch.empty_like(pair[0]) for pair in pairs]
         jobs: List[Job] = [
-            (lambda pair=pair, out=out: torch.mm(pair[0], pair[1], out=out))
-            for pair, out in zip(pairs, outs)
+            partial(torch.mm, pair[0], pair[1], out=out) for pair, out in zip(pairs, outs)
         ]
         size = int(outs[0].shape[0])
         window(gpus, jobs, WARM_S)
         for _ in range(WINDOWS):
             for gpu, (seconds, seen) in zip(gpus, window(gpus, jobs, WINDOW_S)):
                 value = 2.0 * size**3 / seconds / 1e12
-                say("figure", what="gemm", dtype=dtype, gpu=gpu.index, value=value, seen=seen)
+                say("figure", what="gemm", dtype=dtype, gpu=gpu.index, value=value, load=seen)
         found: List[List[Any]] = [[] for _ in gpus]
         for number in range(REPEATED):
             for gpu, job, out, sums in zip(gpus, jobs, outs, found):
@@ -474,36 +476,34 @@ class Parts:
             counts: Dict[str, int] = {}
             for each in map(int, sums):
                 counts[str(each)] = counts.get(str(each), 0) + 1
-            say("digest", what=dtype, gpu=gpu.index, counts=counts)
+            say("digest", dtype=dtype, gpu=gpu.index, counts=counts)
 
     def memory(self) -> None:
         """Copies inside the memory of each GPU: bytes that are read and bytes that are written."""
         size = 1 << 20 if self.gpus[0].tiny else 1 << 30
         while size > 1 << 24 and min([gpu.free for gpu in self.gpus]) < 4 * size:
             size //= 2
-        with naming("copy", self.gpus):
+        with Guard("copy", self.gpus):
             made = [torch.zeros(2, size, dtype=torch.uint8, device=gpu.device) for gpu in self.gpus]
-            jobs: List[Job] = [(lambda pair=pair: pair[1].copy_(pair[0])) for pair in made]
+            jobs: List[Job] = [partial(pair[1].copy_, pair[0]) for pair in made]
             for _ in range(WINDOWS):
                 for gpu, (seconds, seen) in zip(self.gpus, window(self.gpus, jobs, WARM_S)):
                     value = 2.0 * size / seconds / 1e9
-                    say("figure", what="copy", gpu=gpu.index, value=value, seen=seen)
+                    say("figure", what="copy", gpu=gpu.index, value=value, load=seen)
 
     def links(self) -> None:
         """From pinned memory of the host to each GPU and back: alone, then all at once."""
         size = 1 << 20 if self.gpus[0].tiny else 1 << 27
-        with naming("host copies", self.gpus):
+        with Guard("host copies", self.gpus):
             hosts = [gpu.pinned(size) for gpu in self.gpus]
             theirs = [torch.empty(size, dtype=torch.uint8, device=gpu.device) for gpu in self.gpus]
             for host in hosts:
                 host.copy_(torch.arange(size // 8, dtype=torch.int64).view(torch.uint8))
             down: List[Job] = [
-                (lambda host=host, own=own: own.copy_(host, non_blocking=True))
-                for host, own in zip(hosts, theirs)
+                partial(own.copy_, host, non_blocking=True) for host, own in zip(hosts, theirs)
             ]
             up: List[Job] = [
-                (lambda host=host, own=own: host.copy_(own, non_blocking=True))
-                for host, own in zip(hosts, theirs)
+                partial(host.copy_, own, non_blocking=True) for host, own in zip(hosts, theirs)
             ]
             before = zlib.crc32(memoryview(hosts[0].numpy()))
             for what, jobs in (("h2d", down), ("d2h", up)):
@@ -523,7 +523,7 @@ class Parts:
                 gpu=gpu.index,
                 value=size / seconds / 1e9,
                 together=len(gpus) > 1,
-                seen=seen,
+                load=seen,
             )
 
     def pairs(self) -> None:
@@ -533,10 +533,10 @@ class Parts:
             for other in self.gpus:
                 if gpu is other:
                     continue
-                with naming("p2p", [gpu, other]):
+                with Guard("p2p", [gpu, other]):
                     here = torch.arange(size // 8, dtype=torch.int64, device=gpu.device)
                     there = torch.zeros_like(here, device=other.device)
-                    job: Job = lambda there=there, here=here: there.copy_(here, non_blocking=True)
+                    job = partial(there.copy_, here, non_blocking=True)
                     ((seconds, _),) = window([gpu], [job], 0.02)
                     other.settle()
                     if int(there.sum()) != int(here.sum()) or gpu.planted("torn"):
@@ -551,11 +551,11 @@ class Parts:
                     )
 
     def reduce(self) -> None:
-        """Sums over all GPUs by NCCL; the speed of the bus that they mean, as nccl-tests names it."""
+        """Sums over all GPUs by NCCL, and the speed of the bus that follows, as in nccl-tests."""
         count = len(self.gpus)
         if count < 2:
             return
-        with naming("all-reduce", self.gpus):
+        with Guard("all-reduce", self.gpus):
             from torch.cuda import nccl
 
             for size in SIZES[:3] if self.gpus[0].tiny else SIZES:
@@ -567,10 +567,9 @@ class Parts:
                 ]
                 outs = [torch.empty_like(one) for one in ones]
                 summed: Any = _summed if self.gpus[0].tiny else nccl.all_reduce
-                job: Job = lambda ones=ones, outs=outs, summed=summed: summed(ones, outs)
-                seconds = self._reduced(job)
+                seconds = self._reduced(partial(summed, ones, outs))
                 value = size / seconds / 1e9 * 2 * (count - 1) / count
-                say("figure", what="allreduce", gpu=-1, bytes=size, value=value, seconds=seconds)
+                say("figure", what="allreduce", gpu=-1, size=size, value=value, seconds=seconds)
                 right = count * (count + 1) / 2.0
                 for gpu, out in zip(self.gpus, outs):
                     if not bool((out == right).all()):
@@ -602,5 +601,3 @@ def bits_of(tensor: Any) -> Any:
     """A sum of its bits, in whole numbers: it has no order, and one bit that differs changes it."""
     form: Any = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     return tensor.view(form).sum(dtype=torch.int64)
-
-
