@@ -27,7 +27,8 @@ from cudadoctor.smoke.inside.wire import BOOT
 
 LIMIT_S = 240.0
 """For all but the soak: many GPUs without persistence mode need half a minute to start."""
-SILENT_S = 120.0
+SILENT_S, ENDING_S = 120.0, 10.0
+"""How long the child may say nothing, and how long it may take to end: a lost GPU can keep it."""
 NVLS_SINCE = "9.0"
 CODES = {"healthy": 0, "warnings": 0, "broken": 1, "undecided": 3}
 
@@ -115,7 +116,7 @@ def _child(python: str, words: list[str], limit_s: float, shown: Shown, **variab
         line = line_of(text)
         if line and line["kind"] == "doing":
             shown.now(say("measuring {what}", what=line["what"]))
-        return SILENT_S
+        return ENDING_S if line and line["kind"] in ("lost", "done") else SILENT_S
 
     host = local.this_host()
     shown.now(say("import torch"))

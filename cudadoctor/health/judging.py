@@ -42,15 +42,15 @@ FEW = 10
 SENTENCES: dict[str, tuple[Severity, str]] = {
     "wrong-results": (
         "error",
-        "GPU {gpu} computes wrong results: the same {dtype} product gave {count} different results",
+        "GPU {gpu} computes wrong results: the same product gave different results ({dtypes})",
     ),
     "different-results": (
         "error",
-        "GPU {gpu} computes wrong results: its {dtype} product differs from that of its equals",
+        "GPU {gpu} computes wrong results: its products differ from those of its equals ({dtypes})",
     ),
     "results-disagree": (
-        "warning",
-        "equal GPUs disagree on the same {dtype} product; one of them computes wrong results",
+        "error",
+        "equal GPUs disagree on the same product ({dtypes}); one of them computes wrong results",
     ),
     "damaged-data": ("error", "GPU {gpu}: {what} delivered damaged data"),
     "damaged-data-between": ("error", "GPU {gpu}: copies to GPU {peer} delivered damaged data"),
@@ -67,12 +67,15 @@ SENTENCES: dict[str, tuple[Severity, str]] = {
     "new-events": ("warning", "GPU {gpu}: {count} new {what} during the test"),
     "straggler": (
         "warning",
-        "GPU {gpu} is slower than its equals: {figures}; {reason}",
+        "GPU {gpu} is slower than its equals (measured/median: {figures}); {reason}",
     ),
-    "slow": ("warning", "GPU {gpu} is slower than its data sheet: {figures}; {reason}"),
+    "slow": (
+        "warning",
+        "GPU {gpu} is slow for its data sheet and clock (measured/most: {figures}); {reason}",
+    ),
     "slow-link": (
         "warning",
-        "GPU {gpu} copies slowly for its PCIe link: {figures}; {reason}",
+        "GPU {gpu} copies slowly for its PCIe link (measured/most: {figures}); {reason}",
     ),
     "narrow-link": (
         "warning",
@@ -193,25 +196,34 @@ def _lost(measured: Measurements) -> Iterator[Anomaly]:
 
 
 def _results(measured: Measurements) -> Iterator[Anomaly]:
+    """Products of the same numbers whose bits differ: over time, or from those of the equals."""
+    wrong: dict[tuple[str, OptInt], list[str]] = {}
     for group in equals(measured.boards):
         for dtype in DTYPES:
-            counts: dict[int, Counter[str]] = {}
-            for result in measured.results:
-                if result.dtype == dtype and result.gpu in group:
-                    counts.setdefault(result.gpu, Counter()).update(result.counts)
-            for gpu, found in counts.items():
-                if len(found) > 1:
-                    yield _anomaly("wrong-results", gpu, dtype=dtype, count=len(found))
-            usual = {gpu: found.most_common(1)[0][0] for gpu, found in counts.items()}
-            votes = Counter(usual.values()).most_common()
-            if len(votes) < 2:
-                continue
-            if 2 * votes[0][1] <= len(usual):
-                yield _anomaly("results-disagree", None, dtype=dtype)
-                continue
-            for gpu, result_bits in usual.items():
-                if result_bits != votes[0][0]:
-                    yield _anomaly("different-results", gpu, dtype=dtype)
+            for found in _differing(measured, group, dtype):
+                wrong.setdefault(found, []).append(dtype)
+    for (kind, gpu), dtypes in wrong.items():
+        yield _anomaly(kind, gpu, dtypes=", ".join(dtypes))
+
+
+def _differing(
+    measured: Measurements, group: Mapping[int, Board], dtype: str
+) -> Iterator[tuple[str, OptInt]]:
+    counts: dict[int, Counter[str]] = {}
+    for result in measured.results:
+        if result.dtype == dtype and result.gpu in group:
+            counts.setdefault(result.gpu, Counter()).update(result.counts)
+    for gpu, found in counts.items():
+        if len(found) > 1:
+            yield "wrong-results", gpu
+    usual = {gpu: found.most_common(1)[0][0] for gpu, found in counts.items()}
+    votes = Counter(usual.values()).most_common()
+    if len(votes) > 1 and 2 * votes[0][1] <= len(usual):
+        yield "results-disagree", None
+    elif votes:
+        yield from (
+            ("different-results", gpu) for gpu, sums in usual.items() if sums != votes[0][0]
+        )
 
 
 def _damages(measured: Measurements) -> Iterator[Anomaly]:
@@ -275,7 +287,7 @@ def _slow(
     kind: str, measured: Measurements, board: Board, slow: list[tuple[Speed, float]]
 ) -> Anomaly:
     told = ", ".join(
-        f"{label_of(speed)} {speed.value:.3g} of {usual:.3g} {unit_of(speed)}"
+        f"{label_of(speed)} {speed.value:.3g}/{usual:.3g} {unit_of(speed)}"
         for speed, usual in slow[:3]
     )
     numbers = {label_of(speed): speed.value / usual for speed, usual in slow}

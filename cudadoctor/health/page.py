@@ -112,7 +112,7 @@ def _table(measured: Measurements, layout: Layout) -> Iterator[str]:
     """A line for each GPU: TFLOP/s of products, GB/s of copies, and NVML's words meanwhile."""
     names = [dtype or what for what, dtype in MEASURED]
     heads = "".join(f"{name:>7}" for name in names)
-    yield f"  GPU {heads}   MHz    W  {layout.say('°C') if layout.signs else 'C'}"
+    yield f"  GPU {heads}   MHz    W  {'°C' if layout.signs else ' C'}"
     last = ""
     for board in measured.boards:
         if board.name != last:

@@ -23,7 +23,7 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16")
 WINDOW_S, WARM_S, LINK_S = 0.35, 0.2, 0.12
 WINDOWS = 2
 STUCK_S = 30.0
-"""A window that takes so much longer than it was made for never ends."""
+"""Work that takes so much longer than it was made for never ends."""
 SAMPLE_S = 0.02
 REPEATED = 24
 """Products of the same matrices, whose bits are compared."""
@@ -131,6 +131,7 @@ class Gpu:
     def __init__(self, index: int, about: Fields, nvml: Any, spec: Spec) -> None:
         self.index, self.about, self.nvml = index, about, nvml
         self.device = "cuda:%d" % index
+        self.stuck_s = spec.limit or STUCK_S
         self.faults = [name for name in spec.plant.split(",") if name]
         # Names that this GPU or this driver has no answer for.
         self.refused: Dict[str, bool] = {}
@@ -230,10 +231,13 @@ class Gpu:
 
 
 class Mark:
-    """A point of a queue that is always empty."""
+    """A point of a queue that is always empty, but for a GPU that hangs."""
+
+    def __init__(self, hangs: bool) -> None:
+        self.hangs = hangs
 
     def query(self) -> bool:
-        return True
+        return not self.hangs
 
 
 class Pretended(Gpu):
@@ -271,15 +275,15 @@ class Pretended(Gpu):
         )
 
     def mark(self) -> Any:
-        return Mark()
+        if self.planted("lost"):
+            raise RuntimeError("CUDA error: planted on GPU %d" % self.index)
+        return Mark(self.planted("hang"))
 
     def seconds(self, begin: Any, end: Any, times: int) -> float:
         # What a shared CPU does is no speed: each plays the same one, but for what is planted.
         return 1e-4 if self.planted("slow") or self.planted("hot") else 5e-5
 
     def settle(self) -> None:
-        if self.planted("hang"):
-            sleep(3600)
         if self.planted("lost"):
             raise RuntimeError("CUDA error: planted on GPU %d" % self.index)
 
@@ -319,8 +323,11 @@ class Guard:
     Some errors stay: every later call on that GPU fails by them.
     """
 
+    doing = ""
+
     def __init__(self, what: str, gpus: Sequence[Gpu]) -> None:
         self.what, self.gpus = what, gpus
+        Guard.doing = what
 
     def __enter__(self) -> "Guard":
         say("doing", what=self.what, gpus=[gpu.index for gpu in self.gpus])
@@ -366,25 +373,36 @@ def window(gpus: Sequence[Gpu], jobs: Sequence[Job], seconds: float) -> List[Tup
     for _ in range(times):
         for job in jobs:
             job()
-    ends = [gpu.mark() for gpu in gpus]
     samples: List[List[Fields]] = [[] for _ in gpus]
-    until = monotonic() + times * once * 4 + STUCK_S
-    while True:
-        going = [end.query() for end in ends]
-        for gpu, seen, over in zip(gpus, samples, going):
-            if not over or not seen:
-                seen.append(gpu.sample())
-        if all(going):
-            break
-        if monotonic() > until:
-            stuck = [gpu.index for gpu, over in zip(gpus, going) if not over]
-            say("lost", what="window", gpus=stuck, why="the work did not end")
-            raise Stopped
-        sleep(SAMPLE_S)
+    ends = finish(gpus, 4 * times * once, SAMPLE_S, samples)
     return [
         (gpu.seconds(begin, end, times), _seen(seen))
         for gpu, begin, end, seen in zip(gpus, begins, ends, samples)
     ]
+
+
+def finish(
+    gpus: Sequence[Gpu], usual_s: float, pause_s: float, samples: Sequence[List[Fields]] = ()
+) -> List[Any]:
+    """Wait until each GPU has done what it was given, and give the ends of that.
+
+    Never blocks in the driver: a GPU that does not end is named, and Stopped is raised. samples:
+    filled with what NVML says of each that still works.
+    """
+    ends = [gpu.mark() for gpu in gpus]
+    until = monotonic() + usual_s + gpus[0].stuck_s
+    while True:
+        going = [not end.query() for end in ends]
+        for gpu, seen, works in zip(gpus, samples, going):
+            if works or not seen:
+                seen.append(gpu.sample())
+        if not any(going):
+            return ends
+        if monotonic() > until:
+            stuck = [gpu.index for gpu, works in zip(gpus, going) if works]
+            say("lost", what=Guard.doing, gpus=stuck, why="the GPU does not finish its work")
+            raise Stopped
+        sleep(pause_s)
 
 
 def _once(gpus: Sequence[Gpu], jobs: Sequence[Job]) -> float:
@@ -393,8 +411,7 @@ def _once(gpus: Sequence[Gpu], jobs: Sequence[Job]) -> float:
         began = perf_counter()
         for job in jobs:
             job()
-        for gpu in gpus:
-            gpu.settle()
+        finish(gpus, 0.0, 0.001)
     return perf_counter() - began
 
 
@@ -579,13 +596,10 @@ class Parts:
         """Seconds of one, from all idle to all idle."""
         found, times = 0.0, 1
         for _ in range(3):
-            for gpu in self.gpus:
-                gpu.settle()
             began = perf_counter()
             for _ in range(times):
                 job()
-            for gpu in self.gpus:
-                gpu.settle()
+            finish(self.gpus, 1.0, 0.0)
             found = (perf_counter() - began) / times
             times = max(1, min(200, int(0.05 / max(found, 1e-6))))
         return found
