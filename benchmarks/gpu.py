@@ -78,8 +78,11 @@ class Machine(NamedTuple):
             out, err = child.communicate(timeout=limit_s)
             code = child.returncode
         except subprocess.TimeoutExpired:
-            with suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
+            # Asked first: cudadoctor ends its own children, which have sessions of their own.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(OSError, subprocess.TimeoutExpired):
+                    os.killpg(child.pid, number)
+                    child.wait(5.0)
             out, err = child.communicate()
             code = 124
         return Ended(code, out, err, round(time.monotonic() - began, 2))

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import torch
 from torch import cuda
 
-from . import looks
+from . import looks, process
 from .spec import Fields, Spec, choose
 from .wire import say, words
 
@@ -52,6 +52,7 @@ class Stopped(Exception):
 
 def run(spec_words: Sequence[str], began: float) -> None:
     """Measure what fits into the time, and say it line by line."""
+    process.settle_in()
     spec = Spec(spec_words)
     look = _look(spec)
     chosen = choose(spec.device, spec.skip, look)
