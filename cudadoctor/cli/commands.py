@@ -203,6 +203,25 @@ def bench(options: Options) -> int:
     return command.run(options)
 
 
+def health(options: Options) -> int:
+    """Measure how fast and how sound the GPUs are, in about 30 seconds and without root.
+
+    Products by data type, copies, links and all-reduces are compared between equal GPUs, then with
+    the data sheet at the measured clock. Repeated products must have the same bits, and no error
+    counter may grow. GPUs in use are left alone.
+
+    Examples: `cudadoctor health --json -o gpus.json` for your provider; `cudadoctor health --soak
+    600` to look longer for silent errors; `cudadoctor health --prometheus FILE.prom` for the
+    textfile collector.
+
+    Exit code: 0 if healthy or if there are only warnings (with --strict: 1), 1 if something is
+    broken, 2 for a usage error, 3 if no GPU could be measured.
+    """
+    from cudadoctor.health import command
+
+    return command.run(options)
+
+
 def explain(cause: OptStr) -> int:
     """Explain a cause: what you see, how to check for it, and how to fix it.
 

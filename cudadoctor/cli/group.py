@@ -483,6 +483,29 @@ _add(
     ),
 )
 _add(
+    commands.health,
+    "Measure the speed and soundness of the GPUs",
+    measure=(
+        *(_python, _device),
+        _option(
+            "--soak",
+            callback=_number(float, 0, 86400),
+            default="0",
+            metavar="SECONDS",
+            help="Go on multiplying for this long",
+        ),
+        _option("--plant", multiple=True, hidden=True),
+    ),
+    show=(
+        *(_output, _json),
+        _option(
+            "--prometheus", callback=_file, metavar="FILE", help="Also write metrics to a file"
+        ),
+        _option("--strict", is_flag=True, help="Exit with code 1 for warnings too"),
+        _lang,
+    ),
+)
+_add(
     commands.explain,
     "Explain a cause, or list them all",
     click.Argument(["cause"], required=False),

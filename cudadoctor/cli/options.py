@@ -24,7 +24,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved: what --from named. compiles: --compile. manager: --with. printed: --print.
     timeout: seconds for each probe. ranks: processes of the DDP stage. kind: --as, the file that
     fix --print writes in place of a script. shared: --allow-shared. advice: of check, what makes
-    training faster here. newer: --check of update.
+    training faster here. newer: --check of update. soak: seconds that health goes on.
     """
 
     python: str | None = None
@@ -66,6 +66,8 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scale: str | None = None
     plant: tuple[str, ...] = ()
     newer: bool = False
+    soak: float = 0.0
+    prometheus: str | None = None
 
 
 class WrongUse(Exception):  # noqa: N818 - the user's, not ours

@@ -55,13 +55,15 @@ class GpuModel(Row, frozen=True):
 class GpuPeaks(Row, frozen=True):
     """The most that a GPU does, dense and with fp32 sums; tera-operations and GB a second.
 
-    None: it has no units for that type, or the figure is not known.
+    None: it has no units for that type, or the figure is not known. per_clock: operations of an SM
+    in one clock by type, {} where the data sheet's figures do not follow from them.
     """
 
     name: str
     fp32_tflops: OptFloat
     tf32_tflops: OptFloat
     bandwidth_gb_s: float
+    per_clock: dict[str, int]
 
 
 class Architecture(Row, frozen=True):

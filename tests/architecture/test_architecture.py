@@ -26,6 +26,7 @@ CORE = (
     *("installers.question", "installers.stack"),
     *("bench.techniques", "bench.judging", "bench.search", "bench.results", "bench.page"),
     *("bench.advice", "bench.script.starved"),
+    *("health.measured", "health.judging", "health.page"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
 
@@ -33,6 +34,7 @@ SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.fast"}
     | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved", "cli.renewing"}
     | {"bench.store", "bench.command", "bench.heats", "bench.stable", "bench.script"}
+    | {"health.command"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
 
@@ -216,7 +218,8 @@ def test_a_script_for_other_interpreters_needs_no_package() -> None:
     for module in scripts():
         trains = within(module.name, "smoke.inside")
         more = {"torch", "numpy"} if trains else set[str]()
-        more |= {"pynvml"} if module.name in {*OWN, "smoke.inside.measuring"} else set()
+        asks = {*OWN, "smoke.inside.measuring", "smoke.inside.health"}
+        more |= {"pynvml"} if module.name in asks else set()
         assert not module.foreign - sys.stdlib_module_names - more, module.name
         assert all(trains and within(other, "smoke.inside") for other in ours(module.all))
 

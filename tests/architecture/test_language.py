@@ -46,6 +46,7 @@ SPEAKING = (
     "bench/command.py",
     "bench/page.py",
     "bench/script/__init__.py",
+    "health",
     "installers/verify.py",
     "probes/examine.py",
     "__main__.py",

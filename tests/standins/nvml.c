@@ -88,6 +88,13 @@ int nvmlDeviceGetHandleByIndex_v2(u32 index, void **to) {
 }
 #endif
 
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **to) {
+    u32 domain = 0, slot = 0;
+    DOES(-1);
+    if (sscanf(bus, "%x:%x", &domain, &slot) != 2 || slot < 0xA0) return NOT_FOUND;
+    return handle(slot - 0xA0, to);
+}
+
 int nvmlDeviceGetName(void *d, char *to, u32 size) {
     DOES(GPU(d));
     return put(to, size, text_of(GPU(d), "name", "NVIDIA H100 80GB HBM3"));
@@ -200,6 +207,17 @@ int nvmlDeviceGetRemappedRows(void *d, u32 *corrected, u32 *un, u32 *pending, u3
     *un = (u32)number_of(GPU(d), "remap_uncorrected", 0);
     *pending = (u32)number_of(GPU(d), "remap_pending", 0);
     *failure = (u32)number_of(GPU(d), "remap_failed", 0);
+    return 0;
+}
+int nvmlDeviceGetPcieReplayCounter(void *d, u32 *to) {
+    DOES(GPU(d));
+    *to = (u32)number_of(GPU(d), "pcie_replays", 0);
+    return 0;
+}
+int nvmlDeviceGetNvLinkErrorCounter(void *d, u32 link, u32 counter, u64 *to) {
+    DOES(GPU(d));
+    if (link >= (u32)number_of(GPU(d), "nvlinks", 0)) return 2;
+    *to = (u64)number_of(GPU(d), "nvlink_errors", 0) + counter;
     return 0;
 }
 int nvmlDeviceGetPcieThroughput(void *d, u32 counter, u32 *to) {

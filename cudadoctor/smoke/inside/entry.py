@@ -23,6 +23,11 @@ def main(words: "List[str]") -> None:
     try:
         if words[0] in ("fork", "one"):
             _bench(words[0] == "fork")
+        elif words[0] == "health":
+            if _smoke():
+                from . import health
+
+                health.run(words[1:], began)
         elif words[0] == "task" or _smoke():
             from . import conduct
 

@@ -44,13 +44,14 @@ class Spec:
     limit: a lower limit for every stage, 0 none. skip: (bus id, position, reason) of GPUs.
     careful: nobody knows who else uses the GPUs. start: fork or spawn, "" by system.
     dynamo: why torch._dynamo could not be imported.
+    Of health, nvml: the folder of pynvml; soak: further seconds; only: the one part to measure.
     For tests, plant: faults, "stage:fault,stage:fault"; pretend: so many GPUs that the CPU plays.
     """
 
     mode = "full"
-    device = scratch = plant = start = dynamo = ""
+    device = scratch = plant = start = dynamo = nvml = only = ""
     ranks = pretend = careful = 0
-    until, limit = 600.0, 0.0
+    until, limit, soak = 600.0, 0.0, 0.0
     skip: Tuple[Any, ...] = ()
 
     def __init__(self, words: Sequence[str]) -> None:
