@@ -486,7 +486,10 @@ _add(
     commands.health,
     "Measure the speed and soundness of the GPUs",
     measure=(
-        *(_python, _device),
+        _python,
+        _option(
+            "--device", metavar="DEVICE", help="Which GPU: cuda or cuda:N (default: all free ones)"
+        ),
         _option(
             "--soak",
             callback=_number(float, 0, 86400),

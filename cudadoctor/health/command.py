@@ -53,7 +53,8 @@ def run(asked: Options) -> int:
     found = _measured(asked, before, python)
     after = _examined(asked) if found.boards and not found.pretended else before
     xids = judging.new_xids(before.driver.xids, after.driver.xids, found.boards)
-    anomalies = judging.judge(found, knowledge.load(), xids=xids)
+    kb = knowledge.load()
+    anomalies = judging.judge(found, kb, xids=xids)
     driver = before.driver.version
     health = page.Health(
         cudadoctor=__version__,
@@ -63,6 +64,7 @@ def run(asked: Options) -> int:
         driver=None if driver is None else str(driver),
         measured=found,
         anomalies=anomalies,
+        unjudged=judging.unjudged(found, kb),
     )
     if asked.prometheus:
         _replace(asked.prometheus, page.prometheus(health, time.time()))

@@ -145,6 +145,19 @@ def verdict_of(measured: Measurements, anomalies: Iterable[Anomaly]) -> Verdict:
     return "undecided" if measured.pretended else "healthy"
 
 
+def unjudged(measured: Measurements, knowledge: Knowledge) -> tuple[int, ...]:
+    """GPUs whose products nothing could be compared with: no equals, and no data sheet or clock."""
+    return tuple(
+        board.index
+        for board in measured.boards
+        if not any(
+            _others(measured, board, speed) or sheet_of(board, speed, knowledge)
+            for speed in measured.speeds
+            if speed.what == "gemm" and speed.gpu == board.index
+        )
+    )
+
+
 def new_xids(
     before: Iterable[Xid] | None, after: Iterable[Xid] | None, boards: Iterable[Board]
 ) -> tuple[tuple[int, int], ...]:

@@ -20,7 +20,9 @@ _STYLE = {"healthy": "bold green", "warnings": "bold yellow", "broken": "bold re
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """A whole measurement, judged. date: ISO 8601. examined: the interpreter."""
+    """A whole measurement, judged. date: ISO 8601. examined: the interpreter. unjudged: GPUs whose
+    speed could be compared with nothing.
+    """
 
     cudadoctor: str
     date: str
@@ -29,6 +31,7 @@ class Health(Struct, frozen=True, kw_only=True):
     driver: OptStr
     measured: Measurements
     anomalies: tuple[Anomaly, ...]
+    unjudged: tuple[int, ...] = ()
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -42,6 +45,7 @@ def document(health: Health) -> Json:
     gpus = measured.pop("boards")
     about = {"schema": 1, "cudadoctor": health.cudadoctor, "date": health.date}
     about |= {"verdict": health.verdict, "examined": health.examined, "driver": health.driver}
+    about |= {"unjudged": list(health.unjudged)}
     return {**about, "anomalies": to_builtins(health.anomalies), "gpus": gpus, **measured}
 
 
@@ -51,7 +55,8 @@ def document(health: Health) -> Json:
 def report(health: Health, layout: Layout) -> list[Line]:
     """The answer, what is wrong, and the figures."""
     measured, say = health.measured, layout.say
-    sign = _SIGNS.get(health.verdict, ("?", "?"))[0 if layout.signs else 1]
+    sign, word = _SIGNS.get(health.verdict, ("?", "?"))
+    sign = sign if layout.signs else say(word)
     style = _STYLE.get(health.verdict, "bold")
     lines = [Line(spans=((f"{sign} {_answer(health, layout)}", style),))]
     for anomaly in health.anomalies:
@@ -61,6 +66,12 @@ def report(health: Health, layout: Layout) -> list[Line]:
     for index, why in measured.skipped:
         told = say("GPU {gpu} is not used: {why}", gpu=index, why=say.spoken(why))
         lines += _wrapped(inert(told), layout.width, "  ")
+    for index in health.unjudged:
+        told = say(
+            "GPU {gpu}: its speed was not judged: no equal GPU here, and no data sheet or clock",
+            gpu=index,
+        )
+        lines += _wrapped(told, layout.width, "  ")
     if not measured.boards:
         return lines
     lines += [_plain("")] + [_plain(inert(text)) for text in _table(measured, layout)]
@@ -101,6 +112,8 @@ def _answer(health: Health, layout: Layout) -> str:
         )
     if health.verdict == "undecided":
         return say("GPUs measured: {count}, but not completely.", count=count)
+    if health.unjudged:
+        return say("GPUs measured: {count}. Repeatable results, no new errors.", count=count)
     if count == 1:
         return say("The GPU is healthy: expected speed, repeatable results, no new errors.")
     return say(

@@ -90,10 +90,11 @@ def _measured(spec: Spec, devices: Sequence[int], look: Fields, began: float) ->
     nvml = None if spec.pretend else _nvml(spec.nvml)
     gpus = [kind(index, look["devices"][index], nvml, spec) for index in devices]
     try:
-        for gpu in gpus:
-            gpu.begin()
+        gpus = [gpu for gpu in gpus if gpu.begin()]
         parts = Parts(spec, gpus, began)
-        if spec.only:
+        if not gpus:
+            pass
+        elif spec.only:
             getattr(parts, spec.only)()
         else:
             parts.counters("before")
@@ -137,24 +138,31 @@ class Gpu:
         # Names that this GPU or this driver has no answer for.
         self.refused: Dict[str, bool] = {}
 
-    def begin(self) -> None:
-        """Begin CUDA on it; it is the doctor's guest, so a share of what is free is its limit."""
+    def begin(self) -> bool:
+        """Begin CUDA on it; False where that is refused. The doctor is a guest: a share of what is
+        free is its limit.
+        """
         with Guard("begin", [self]):
             torch.zeros(1, device=self.device)
             about = cuda.get_device_properties(self.index)
-            self.free = (
-                cuda.mem_get_info(self.index)[0] if hasattr(cuda, "mem_get_info") else 1 << 31
-            )
-            self.free = int(0.7 * self.free)
-        bus = self.about.get("bus_id") or ""
-        if self.nvml is not None:
-            try:
-                self.handle = self.nvml.nvmlDeviceGetHandleByPciBusId(bus.encode())
-            except BaseException as problem:
-                say("lacking", what="nvml", gpus=(self.index,), why=words(problem))
-        self.sms = int(about.multi_processor_count)
-        self.capability = (about.major, about.minor)
-        self.say(about.name, bus)
+            free = cuda.mem_get_info(self.index)[0] if hasattr(cuda, "mem_get_info") else 1 << 31
+            self.free = int(0.7 * free)
+            self.sms = int(about.multi_processor_count)
+            self.capability = (about.major, about.minor)
+            self._find()
+            self.say(about.name, self.about.get("bus_id") or "")
+            return True
+        return False
+
+    def _find(self) -> None:
+        """By its address: NVML counts otherwise than torch."""
+        if self.nvml is None:
+            return
+        try:
+            bus = self.about.get("bus_id") or ""
+            self.handle = self.nvml.nvmlDeviceGetHandleByPciBusId(bus.encode())
+        except BaseException as problem:
+            say("lacking", what="nvml", gpus=(self.index,), why=words(problem))
 
     def say(self, name: str, bus: str) -> None:
         uuid = self.ask((("UUID",),))
@@ -248,9 +256,10 @@ class Pretended(Gpu):
     asked = 0
     sms, capability = 8, (9, 0)
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         self.device, self.free = "cpu", 1 << 28
         self.say("a CPU that plays a GPU", "")
+        return True
 
     def sample(self) -> Fields:
         heat = 0x40 if self.planted("hot") else 0
