@@ -254,6 +254,21 @@ def facts(options: Options) -> int:
     return 0
 
 
+def compare(options: Options) -> int:
+    """Compare the facts of several hosts and name the hosts that differ.
+
+    FILE is a document that `cudadoctor facts` saved on a host, or a folder of them. A value that
+    more than half of the hosts have counts as usual; the other hosts are named. Use
+    `cudadoctor facts --full` to see host names instead of file names.
+
+    Exit code: 0 if the hosts do not differ, 1 if they do, 2 for a usage error or if a file cannot
+    be read.
+    """
+    from cudadoctor.cluster import command
+
+    return command.compare(options.words, options)
+
+
 def record(folder: str, options: Options) -> int:
     """Write the raw query results from this machine to DIR, for a bug report that can be turned
     into a test.

@@ -521,6 +521,12 @@ _add(
     show=(_full, _output, _lang),
 )
 _add(
+    commands.compare,
+    "Show what differs between hosts",
+    click.Argument(["words"], nargs=-1, required=True, metavar="FILE..."),
+    show=(_json, _output, _lang),
+)
+_add(
     commands.record,
     "Record raw data for a bug report",
     _folder,

@@ -1,0 +1,82 @@
+"""What is shown of a comparison: lines for a terminal, plain data for JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from msgspec import to_builtins
+
+from cudadoctor import __version__
+from cudadoctor.cluster.differences import Difference
+from cudadoctor.locale.language import Language
+from cudadoctor.model.machine import Strings
+from cudadoctor.render import inert
+
+MOST_HOSTS = 8
+MOST_VALUES = 5
+"""Hosts of a value, and values of a fact, that the page names; JSON has all."""
+MOST_ROWS = 40
+
+
+def document(differences: tuple[Difference, ...], hosts: list[str]) -> dict[str, Any]:
+    """The comparison as plain data, schema 1."""
+    return {
+        "schema": 1,
+        "cudadoctor": __version__,
+        "hosts": hosts,
+        "differences": to_builtins(differences),
+    }
+
+
+def answer(differences: tuple[Difference, ...], count: int, say: Language) -> str:
+    """The first line: whether the hosts differ."""
+    if not differences:
+        return say("No differences between {count} hosts.", count=count)
+    if len(differences) == 1:
+        return say("1 difference between {count} hosts:", count=count)
+    return say("{number} differences between {count} hosts:", number=len(differences), count=count)
+
+
+def rows(differences: tuple[Difference, ...], width: int, say: Language) -> list[str]:
+    """Every difference: the fact, the usual value, then each other value with its hosts."""
+    lines = []
+    for found in differences[:MOST_ROWS]:
+        head = inert(found.fact.removeprefix("env."))
+        if found.usual is not None:
+            usual = _value(found.usual, say)
+            head += ": " + say("{value} on {count} hosts", value=usual, count=found.count)
+        lines += _wrapped(head, "  ", width)
+        for odd in found.odd[:MOST_VALUES]:
+            text = f"{named(odd.hosts, say)}: {_value(odd.value, say)}"
+            lines += _wrapped(text, "      ", width)
+        if len(found.odd) > MOST_VALUES:
+            more = say("and {number} more values", number=len(found.odd) - MOST_VALUES)
+            lines.append(f"      {more}")
+    if len(differences) > MOST_ROWS:
+        more = say("and {number} more; --json lists all", number=len(differences) - MOST_ROWS)
+        lines.append(f"  {more}")
+    return lines
+
+
+def named(hosts: Strings, say: Language) -> str:
+    """The hosts by name, the first few of many."""
+    shown = ", ".join(map(inert, hosts[:MOST_HOSTS]))
+    if len(hosts) <= MOST_HOSTS:
+        return shown
+    return say("{hosts} and {number} more", hosts=shown, number=len(hosts) - MOST_HOSTS)
+
+
+def _value(value: str, say: Language) -> str:
+    return say("not set") if value == "not set" else inert(value)
+
+
+def _wrapped(text: str, margin: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=margin,
+        subsequent_indent=margin + "  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
