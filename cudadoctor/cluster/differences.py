@@ -72,15 +72,16 @@ def table_of(machine: Machine) -> dict[str, str]:
     for name in ("limits.memory_bytes", "limits.shm_bytes", "limits.cgroup_memory_bytes"):
         if (number := found.get(name)) and int(number) > 0:
             found[name] = f"{int(number) / 2**30:.2g} GiB"  # a kernel keeps a little more or less
+    whole = machine.look != "report"  # a pasted list may be a part of it
     if machine.gpus is not None:
         found["gpus"] = str(len(machine.gpus))
         for field in _OF_A_GPU:
             found |= _of_gpus(machine.gpus, field)
     if machine.packages is not None:
-        found["packages"] = ""
+        found |= {"packages": ""} if whole else {}
         found |= {f"packages.{each.name}": each.version for each in reversed(machine.packages)}
     if machine.env is not None:
-        found["env"] = ""
+        found |= {"env": ""} if whole else {}
         found |= {
             f"env.{name}": _shown(value)
             for name, value in machine.env.items()
@@ -121,6 +122,10 @@ class Tally:
         self.hosts.append(host)
         for fact, value in table.items():
             self._values.setdefault(fact, {}).setdefault(value, []).append(number)
+
+    def shared(self) -> int:
+        """How many facts at least two machines know: only these can differ."""
+        return sum(sum(map(len, values.values())) > 1 for values in self._values.values())
 
     def differences(self) -> tuple[Difference, ...]:
         """The facts that differ, those with a majority and the fewest odd machines first."""

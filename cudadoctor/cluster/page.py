@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from cudadoctor import __version__
-from cudadoctor.cluster.differences import Difference
+from cudadoctor.cluster.differences import Difference, Tally
 from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import Strings
 from cudadoctor.render import inert
@@ -29,10 +29,14 @@ def document(differences: tuple[Difference, ...], hosts: list[str]) -> dict[str,
     }
 
 
-def answer(differences: tuple[Difference, ...], count: int, say: Language) -> str:
-    """The first line: whether the hosts differ."""
+def answer(differences: tuple[Difference, ...], tally: Tally, say: Language) -> str:
+    """The first line: whether the hosts differ, and in how many facts they could."""
+    count = len(tally.hosts)
     if not differences:
-        return say("No differences between {count} hosts.", count=count)
+        shared = tally.shared()
+        return say(
+            "No differences between {count} hosts in {shared} facts.", count=count, shared=shared
+        )
     if len(differences) == 1:
         return say("1 difference between {count} hosts:", count=count)
     return say("{number} differences between {count} hosts:", number=len(differences), count=count)

@@ -123,3 +123,30 @@ def test_wrong_use_is_one_sentence(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert len(shown.err.splitlines()) == 1
+
+
+def test_a_file_that_tells_nothing_is_no_equal_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first,) = _saved(tmp_path, _host("n1"))
+    empty, prose = tmp_path / "empty.txt", tmp_path / "prose.txt"
+    empty.write_text("root:x:0:0:root\n", encoding="utf-8")
+    prose.write_text("GPU: RTX 3090\n", encoding="utf-8")
+    assert group.run(["compare", first, str(empty)]) == 2
+    assert f"{empty} tells nothing about a machine" in capsys.readouterr().err
+    # Between hosts that know nothing of the same facts, equality is not known.
+    torch = tmp_path / "torch.txt"
+    torch.write_text("PyTorch version: 2.7.1+cu126\n", encoding="utf-8")
+    assert group.run(["compare", str(prose), str(torch)]) == 2
+    assert "no known fact in common" in capsys.readouterr().err
+
+
+def test_a_pasted_list_may_be_a_part_of_the_packages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ("[pip3] torch==2.7.1\n[pip3] triton==3.3.1\n", "[pip3] torch==2.7.1\n")
+    files = [tmp_path / f"{number}.txt" for number in range(2)]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="utf-8")
+    assert group.run(["compare", *map(str, files)]) == 0
+    assert "No differences between 2 hosts" in capsys.readouterr().out
