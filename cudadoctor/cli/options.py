@@ -66,6 +66,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     scale: str | None = None
     plant: tuple[str, ...] = ()
     newer: bool = False
+    exit_zero: bool = False
 
 
 class WrongUse(Exception):  # noqa: N818 - the user's, not ours
