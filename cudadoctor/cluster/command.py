@@ -119,7 +119,7 @@ def order_of(found: Launch, machine: Machine, work_s: float) -> Json:
         del table[fact]
     interfaces: list[str] = []
     with suppress(OSError):
-        interfaces = sorted(os.listdir("/sys/class/net"))
+        interfaces = [path.name for path in sorted(Path("/sys/class/net").iterdir())]
     works = machine.torch.build == "cuda" and len(machine.gpus or ()) > found.local
     return {
         "rank": found.rank,

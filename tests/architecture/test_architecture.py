@@ -26,6 +26,7 @@ CORE = (
     *("installers.question", "installers.stack"),
     *("bench.techniques", "bench.judging", "bench.search", "bench.results", "bench.page"),
     *("bench.advice", "bench.script.starved"),
+    *("cluster.differences", "cluster.judging", "cluster.launch", "cluster.page"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
 
@@ -33,6 +34,7 @@ SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.fast"}
     | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved", "cli.renewing"}
     | {"bench.store", "bench.command", "bench.heats", "bench.stable", "bench.script"}
+    | {"cluster.command"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
 
@@ -214,7 +216,7 @@ def test_the_oldest_interpreter_compiles_every_script() -> None:
 def test_a_script_for_other_interpreters_needs_no_package() -> None:
     """The standard library alone; what trains imports torch too, and its own folder."""
     for module in scripts():
-        trains = within(module.name, "smoke.inside")
+        trains = within(module.name, "smoke.inside", "cluster.inside")
         more = {"torch", "numpy"} if trains else set[str]()
         more |= {"pynvml"} if module.name in {*OWN, "smoke.inside.measuring"} else set()
         assert not module.foreign - sys.stdlib_module_names - more, module.name

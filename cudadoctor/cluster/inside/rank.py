@@ -5,6 +5,8 @@ store and watches a process of its own (`rank.py work`) that does all that can h
 ranks, the group of all, DDP. Standard library and torch, Python 3.6.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls
+
 import datetime
 import hashlib
 import json
