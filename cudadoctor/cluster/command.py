@@ -132,7 +132,7 @@ def order_of(found: Launch, machine: Machine, work_s: float) -> Json:
         "backend": "nccl" if works else "gloo",
         "dial_s": max(5.0, work_s / 4),
         "gather_s": work_s / 2,
-        "pair_s": min(10.0, work_s / 4),
+        "pair_s": min(10.0, work_s / 8),
         "work_s": work_s,
         "facts": {
             "host": machine.identity.host or "?",

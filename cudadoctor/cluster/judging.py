@@ -51,11 +51,13 @@ def judge(world: int, facts: dict[int, Json], results: dict[int, Json], *, nccl:
         if table := facts[rank].get("table"):
             nodes.add(names[rank].partition(", ")[2] or names[rank], table)
         ranks.add(names[rank], facts[rank].get("env") or {})
-    problems = [
-        *_missing(world, facts, results, names),
-        *_wrong_interfaces(facts, names),
-        *_stopped(results, names),
-        *_cut(results, facts, names),
+    missing = _missing(world, facts, results, names)
+    problems = [*missing, *_wrong_interfaces(facts, names)]
+    if not missing:  # the others wait for those
+        problems += _stopped(results, names)
+    accused = {rank for problem in problems for rank in problem.ranks if len(problem.ranks) < world}
+    problems += [
+        *_cut(results, facts, names, accused),
         *_gradients(results, names),
         *_slow(results, names),
         *_clocks(results, names),
@@ -188,16 +190,16 @@ def _how(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _cut(results: dict[int, Json], facts: dict[int, Json], names: dict[int, str]) -> list[Problem]:
+def _cut(
+    results: dict[int, Json], facts: dict[int, Json], names: dict[int, str], accused: set[int]
+) -> list[Problem]:
     """The fewest nodes that explain the pairs that failed: each time the one in most of them."""
-    if any(own.get("code") for own in results.values()):
-        return []
     where = {rank: names[rank].partition(", ")[2] for rank in facts}
     failed, passed = [], Counter[str]()
     for rank, own in results.items():
         for pair in own.get("pairs") or ():
             ends = (where.get(rank, ""), where.get(pair["other"], ""))
-            if ends[0] == ends[1]:
+            if ends[0] == ends[1] or accused & {rank, pair["other"]}:
                 continue
             if pair["why"]:
                 failed.append((ends, pair["why"]))

@@ -151,8 +151,12 @@ def watched(order):
     child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     result = {"phase": "start", "at": 0, "pairs": []}
 
+    assert child.stdin is not None
+    assert child.stdout is not None
+    lines = child.stdout
+
     def read():
-        for line in child.stdout:
+        for line in lines:
             try:
                 result.update(json.loads(line.decode()))
             except ValueError:
@@ -206,9 +210,9 @@ class Work:
         while step < order["world"]:
             self.pair(step)
             step *= 2
-        self.phase("group")
         if order["plant"] == "hang":
             time.sleep(1e6)
+        self.phase("group")
         if order["plant"] == "die":
             os.kill(os.getpid(), 9)
         self.begin("all", order["rank"], order["world"], order["work_s"])
@@ -238,7 +242,7 @@ class Work:
         began, why = time.time(), None
         try:
             low = min(rank, other)
-            self.begin("pair/%d/%d" % (step, low), int(rank > other), 2, self.order["pair_s"])
+            self.begin("pair/%d/%d" % (step, low), int(rank > other), 2, self.limit_s(step))
             value = self.torch.ones(1 << 10, device=self.device)
             self.dist.all_reduce(value)
             if float(value.sum()) != 2 << 10:
@@ -251,6 +255,10 @@ class Work:
             pass
         self.pairs.append({"other": other, "why": why, "seconds": time.time() - began})
         say(pairs=self.pairs)
+
+    def limit_s(self, step):
+        """The partner may have lost the time limit of every earlier round to a dead rank."""
+        return self.order["pair_s"] * step.bit_length()
 
     def train(self):
         torch = self.torch
