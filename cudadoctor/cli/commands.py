@@ -269,6 +269,22 @@ def compare(options: Options) -> int:
     return command.compare(options.words, options)
 
 
+def cluster(options: Options) -> int:
+    """Check every rank of a launched job: what differs between the hosts, and whether they can
+    train together.
+
+    Start it as you start your training, with torchrun, srun or mpirun, for example: torchrun
+    --nnodes 2 --nproc-per-node 8 -m cudadoctor cluster. Rank 0 prints one report; the other ranks
+    print nothing and end with 0.
+
+    Exit code of rank 0: 0 if all ranks can train together, 1 if not, 2 for a usage error, 3 if the
+    answers could not be gathered.
+    """
+    from cudadoctor.cluster import command
+
+    return command.cluster(options)
+
+
 def record(folder: str, options: Options) -> int:
     """Write the raw query results from this machine to DIR, for a bug report that can be turned
     into a test.

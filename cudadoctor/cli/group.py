@@ -527,6 +527,16 @@ _add(
     show=(_json, _output, _lang),
 )
 _add(
+    commands.cluster,
+    "Check all ranks of a launched job",
+    look=(
+        *(_python, _timeout),
+        _option("--exit-zero", is_flag=True, help="Always exit with code 0"),
+        _option("--plant", multiple=True, hidden=True),
+    ),
+    show=(_json, _output, _lang),
+)
+_add(
     commands.record,
     "Record raw data for a bug report",
     _folder,

@@ -68,6 +68,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     newer: bool = False
     soak: float = 0.0
     prometheus: str | None = None
+    exit_zero: bool = False
 
 
 class WrongUse(Exception):  # noqa: N818 - the user's, not ours

@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from cudadoctor import __version__
 from cudadoctor.cluster.differences import Difference, Tally
+from cudadoctor.cluster.judging import Judged
 from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import Strings
 from cudadoctor.render import inert
@@ -60,6 +61,50 @@ def rows(differences: tuple[Difference, ...], width: int, say: Language) -> list
     if len(differences) > MOST_ROWS:
         more = say("and {number} more; --json lists all", number=len(differences) - MOST_ROWS)
         lines.append(f"  {more}")
+    return lines
+
+
+def cluster_document(judged: Judged) -> dict[str, Any]:
+    """The judged job as plain data, schema 1."""
+    return {
+        "schema": 1,
+        "cudadoctor": __version__,
+        "verdict": "broken" if judged.broken else "warnings" if judged.problems else "healthy",
+        "nccl_tested": judged.nccl,
+        "ranks": judged.ranks,
+        "hosts": list(judged.hosts),
+        "problems": [
+            {
+                "kind": problem.kind,
+                "severity": "error" if problem.broken else "warning",
+                "text": problem.template.format(**problem.values),
+                "ranks": list(problem.ranks),
+            }
+            for problem in judged.problems
+        ],
+        "differences": to_builtins(judged.differences),
+    }
+
+
+def cluster_lines(judged: Judged, width: int, say: Language) -> list[str]:
+    """The report of a job: the answer, each problem, what was not tested, what differs."""
+    count = judged.ranks
+    broken = [problem for problem in judged.problems if problem.broken]
+    if not broken:
+        lines = [say("DDP passed on all {count} ranks.", count=count)]
+    elif len(broken) == 1:
+        lines = [say("1 error in a job of {count} ranks:", count=count)]
+    else:
+        number = len(broken)
+        lines = [say("{number} errors in a job of {count} ranks:", number=number, count=count)]
+    for problem in judged.problems:
+        values = {name: inert(value) for name, value in problem.values.items()}
+        lines += _wrapped(say(problem.template, **values), "  ", width)
+    if not judged.nccl:
+        lines.append(say("NCCL not tested: no GPU for every rank. Tested with Gloo on the CPU."))
+    if judged.differences:
+        lines.append(answer(judged.differences, len(judged.hosts), say))
+        lines += rows(judged.differences, width, say)
     return lines
 
 

@@ -27,6 +27,7 @@ CORE = (
     *("bench.techniques", "bench.judging", "bench.search", "bench.results", "bench.page"),
     *("bench.advice", "bench.script.starved"),
     *("health.measured", "health.judging", "health.page"),
+    *("cluster.differences", "cluster.judging", "cluster.launch", "cluster.page"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
 
@@ -35,6 +36,7 @@ SHELL = frozenset(
     | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved", "cli.renewing"}
     | {"bench.store", "bench.command", "bench.heats", "bench.stable", "bench.script"}
     | {"health.command"}
+    | {"cluster.command"}
 )
 """What may touch the world: the door, and what stands between it and the user."""
 
@@ -216,7 +218,7 @@ def test_the_oldest_interpreter_compiles_every_script() -> None:
 def test_a_script_for_other_interpreters_needs_no_package() -> None:
     """The standard library alone; what trains imports torch too, and its own folder."""
     for module in scripts():
-        trains = within(module.name, "smoke.inside")
+        trains = within(module.name, "smoke.inside", "cluster.inside")
         more = {"torch", "numpy"} if trains else set[str]()
         asks = {*OWN, "smoke.inside.measuring", "smoke.inside.health"}
         more |= {"pynvml"} if module.name in asks else set()
