@@ -58,8 +58,11 @@ def compare(files: Strings, options: Options) -> int:
 
         written(json_v1.dumps(page.document(differences, tally.hosts)) + "\n", options.output)
     else:
-        lines = [page.answer(differences, tally, current())]
-        lines += page.rows(differences, width(), current())
+        count = len(tally.hosts)
+        lines = [page.alike(count, tally.shared(), current())]
+        if differences:
+            lines = [page.headline(differences, count, current())]
+            lines += page.rows(differences, width(), current())
         written("".join(f"{line}\n" for line in lines), options.output)
     sys.stdout.flush()
     return 2 if unread else int(bool(differences))

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from cudadoctor import __version__
-from cudadoctor.cluster.differences import Difference, Tally
+from cudadoctor.cluster.differences import Difference
 from cudadoctor.cluster.judging import Judged
 from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import Strings
@@ -30,14 +30,15 @@ def document(differences: tuple[Difference, ...], hosts: list[str]) -> dict[str,
     }
 
 
-def answer(differences: tuple[Difference, ...], tally: Tally, say: Language) -> str:
-    """The first line: whether the hosts differ, and in how many facts they could."""
-    count = len(tally.hosts)
-    if not differences:
-        shared = tally.shared()
-        return say(
-            "No differences between {count} hosts in {shared} facts.", count=count, shared=shared
-        )
+def alike(count: int, shared: int, say: Language) -> str:
+    """The whole report of hosts that do not differ. shared: how many facts they could differ in."""
+    return say(
+        "No differences between {count} hosts in {shared} facts.", count=count, shared=shared
+    )
+
+
+def headline(differences: tuple[Difference, ...], count: int, say: Language) -> str:
+    """The first line of hosts that differ."""
     if len(differences) == 1:
         return say("1 difference between {count} hosts:", count=count)
     return say("{number} differences between {count} hosts:", number=len(differences), count=count)
@@ -103,7 +104,7 @@ def cluster_lines(judged: Judged, width: int, say: Language) -> list[str]:
     if not judged.nccl:
         lines.append(say("NCCL not tested: no GPU for every rank. Tested with Gloo on the CPU."))
     if judged.differences:
-        lines.append(answer(judged.differences, len(judged.hosts), say))
+        lines.append(headline(judged.differences, len(judged.hosts), say))
         lines += rows(judged.differences, width, say)
     return lines
 
