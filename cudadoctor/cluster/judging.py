@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any
 
@@ -179,6 +178,9 @@ def _stopped(results: dict[int, Json], names: dict[int, str]) -> list[Problem]:
         template = "Failed in the phase '{phase}' ({why}): {ranks}."
         failed = [rank for rank in first if results[rank].get("error")]
         found.append(_problem("failed", template, failed, names, phase=phase, why=errors[0]))
+    elif len(hung) == len(results):
+        template = "All ranks hung in the phase '{phase}'; which one is at fault is not known."
+        found.append(_problem("hung", template, hung, names, phase=phase))
     elif hung:
         why = f" ({flight[-1]})" if flight else ""
         template = "Hung in the phase '{phase}'{why}: {ranks}."
@@ -255,18 +257,3 @@ def _clocks(results: dict[int, Json], names: dict[int, str]) -> list[Problem]:
         if off
         else []
     )
-
-
-_TRANSPORT = (
-    ("nccl.net", re.compile(r"NET/(IB|Socket|OFI|Plugin)[ :]{1,3}(?:Using|Selected)")),
-    ("nccl.gdr", re.compile(r"via NET/[\w/]{1,40}/(GDRDMA)")),
-    ("nccl.nvls", re.compile(r"(NVLS) multicast support is available")),
-)
-
-
-def transports(log: str) -> dict[str, str]:
-    """What NCCL's log says that it uses: its network, GPUDirect RDMA, NVLS."""
-    found = {name: pattern.search(log) for name, pattern in _TRANSPORT}
-    if found["nccl.net"] is None:
-        return {}
-    return {name: seen[1] if seen else "off" for name, seen in found.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cudadoctor.cluster.judging import judge, names_one, transports
+from cudadoctor.cluster.judging import judge, names_one
 from cudadoctor.cluster.launch import launch_of
 
 
@@ -42,6 +42,16 @@ def test_the_rank_that_hangs_is_named_and_not_those_that_wait() -> None:
     for rank, own in results.items():
         own |= {"hung": True, "at": 2 if rank == 3 else 3, "digest": None, "code": None}
     assert _kinds(_facts(4), results) == [("hung", (3,))]
+
+
+def test_where_all_hang_in_one_place_nobody_is_accused() -> None:
+    results = _results(4)
+    for own in results.values():
+        own |= {"hung": True, "at": 3, "phase": "all_reduce", "digest": None, "code": None}
+    judged = judge(4, _facts(4), results, nccl=False)
+    (problem,) = judged.problems
+    assert problem.kind == "hung"
+    assert "{ranks}" not in problem.template
 
 
 def test_the_rank_that_died_is_named_and_not_those_whose_connection_broke() -> None:
@@ -102,9 +112,3 @@ def test_launchers_are_found_by_their_variables() -> None:
     by_agent = launch_of(agent)
     assert by_agent is not None
     assert not by_agent.hosts_store
-
-
-def test_the_transport_is_read_from_nccl_s_log() -> None:
-    assert transports("") == {}
-    socket = "n1:1:2 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.2<0>"
-    assert transports(socket) == {"nccl.net": "Socket", "nccl.gdr": "off", "nccl.nvls": "off"}

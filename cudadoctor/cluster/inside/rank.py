@@ -205,6 +205,8 @@ class Work:
             torch.cuda.set_device(order["local"])
         torch.set_num_threads(1)
         self.store = open_store(dict(order, hosts_store=False))
+        if order["plant"] == "late":
+            time.sleep(order["pair_s"] * 1.5)
         self.phase("pairs")
         step = 1
         while step < order["world"]:
@@ -234,15 +236,24 @@ class Work:
         )
 
     def pair(self, step):
-        """An all-reduce with one other rank; ranks without a partner in this round sit out."""
+        """An all-reduce with one other rank; ranks without a partner in this round sit out.
+
+        Both first say over the store that they are there: of a partner that is late or dead the
+        network is not known, so that such a pair is not counted.
+        """
         rank = self.order["rank"]
         other = rank ^ step
         if other >= self.order["world"]:
             return
+        assert self.store is not None
+        self.store.set("round/%d/%d" % (step, rank), "1")
+        partner = "round/%d/%d" % (step, other)
+        if not awaited(self.store, [partner], time.time() + self.limit_s(step)):
+            return
         began, why = time.time(), None
         try:
             low = min(rank, other)
-            self.begin("pair/%d/%d" % (step, low), int(rank > other), 2, self.limit_s(step))
+            self.begin("pair/%d/%d" % (step, low), int(rank > other), 2, self.order["pair_s"])
             value = self.torch.ones(1 << 10, device=self.device)
             self.dist.all_reduce(value)
             if float(value.sum()) != 2 << 10:
