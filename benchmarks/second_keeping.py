@@ -92,11 +92,23 @@ def _end(row: Row, plain: Plain, reading: Reading) -> Iterator[tuple[str, str | 
     """Torch and those of its family that are installed -> the release there, None for none."""
     yield "torch", installed_as(row)
     for name in FAMILY:
-        version = plain["installed"]["packages"].get(name)
+        version = plain["installed"]["packages"].get(name) or _brought(name, plain, reading)
         if version is not None:
             alive = lives(name, version, row, plain, reading)
             release = row[name] or (LAST_AUDIO if name == "torchaudio" else None)
             yield name, release if alive else None
+
+
+def _brought(name: str, plain: Plain, reading: Reading) -> str | None:
+    """What a package of a terse report pins beside the torch that is there, and so brought."""
+    here = plain["installed"]
+    for package, version in here["packages"].items() if plain["kind"] == "terse" else ():
+        lines = list(lines_of(package, version, plain, reading))
+        if all(admits(line.specifier, here["torch"]) for line in lines if line.name == "torch"):
+            for line in lines:
+                if line.name == name and re.fullmatch(r"==[\d.]+", line.specifier):
+                    return line.specifier[2:]
+    return None
 
 
 def installed_as(row: Row) -> str:

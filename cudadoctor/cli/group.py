@@ -487,9 +487,7 @@ _add(
     "Measure the speed and soundness of the GPUs",
     measure=(
         _python,
-        _option(
-            "--device", metavar="DEVICE", help="Which GPU: cuda or cuda:N (default: all free ones)"
-        ),
+        _option("--device", metavar="DEVICE", help="Which GPU: cuda or cuda:N (default: all)"),
         _option(
             "--soak",
             callback=_number(float, 0, 86400),

@@ -190,6 +190,8 @@ class _Session:
             said = json.loads(text)
         except ValueError:
             return None
+        if not isinstance(said, dict):
+            return None  # torch may print there too
         if said.get("failed"):
             self.failed = said
             if self.found.local == 0 and self.found.rank:
