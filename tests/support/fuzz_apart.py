@@ -18,7 +18,7 @@ NOT_PARSERS = {
     "cli.output.line": "shows a line of a tool",
     "repair.snapshot.loads": "its refusals are tested in tests/repair",
     "cluster.command.line": "passes over what is no object of our own script",
-    "health.command.on_line": "begins with health.measured.line_of",
+    "health.command.on_line": "begins with streamed.line_of, which is registered",
     "solver.demand.is_met": "begins with constraint_of, which is registered",
     "solver.demand.allowed": "begins with constraint_of, which is registered",
     "cli.output.written": "writes our own text",
