@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cudadoctor.library import Report, RequirementError, check, explain, require
+    from cudadoctor.library import Report, check, explain
+    from cudadoctor.needs import RequirementError, require
 
 __version__ = "0.1.0"
 __all__ = ["Report", "RequirementError", "check", "explain", "require"]
@@ -13,6 +14,10 @@ def __getattr__(name: str) -> object:
     """The library, loaded when it is first used: the commands import this package too."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ("RequirementError", "require"):
+        from cudadoctor import needs
+
+        return getattr(needs, name)
     from cudadoctor import library
 
     return getattr(library, name)
