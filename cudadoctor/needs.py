@@ -27,7 +27,7 @@ def require(
 ) -> None:
     """Raise RequirementError unless this interpreter has what a script needs.
 
-    torch: a version specifier (">=2.4"). min_memory_gb: GiB, of the largest visible GPU. bf16:
+    torch: a version specifier (">=2.4"). min_memory_gb: GiB, of the largest GPU. bf16:
     in hardware. ddp: torch.distributed has NCCL and a GPU is usable; nothing is communicated.
     What cannot be known does not fail.
     """
