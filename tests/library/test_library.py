@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from packaging.version import Version
@@ -40,7 +41,9 @@ def test_importing_it_loads_nothing() -> None:
         (None, None, {"driver": False}, "no NVIDIA driver"),
     ],
 )
-def test_the_needs_are_held_against_what_is_known(gpus, visible, needs, unmet) -> None:
+def test_the_needs_are_held_against_what_is_known(
+    gpus: tuple[Gpu, ...] | None, visible: str | None, needs: dict[str, Any], unmet: str | None
+) -> None:
     said = unmet_of_gpus(gpus, visible, **needs)
     assert said is None if unmet is None else said is not None and unmet in said
 
@@ -58,7 +61,9 @@ def test_an_exception_of_the_program_names_no_broken_environment() -> None:
 
 
 @pytest.mark.parametrize(("words", "skipped", "failed"), [((), 1, 0), (("--require-gpu",), 0, 1)])
-def test_a_marked_test_is_skipped_or_fails(pytester, words, skipped, failed) -> None:
+def test_a_marked_test_is_skipped_or_fails(
+    pytester: pytest.Pytester, words: tuple[str, ...], skipped: int, failed: int
+) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.cuda(torch='>=99')\ndef test_it(): pass")
     ran = pytester.runpytest_inprocess("-p", "cudadoctor.pytest_plugin", *words)
     counted = ran.parseoutcomes()
