@@ -1,6 +1,6 @@
 """The doctor from Python: a report of an interpreter, and the cause of an exception.
 
-Nothing here initialises CUDA in the caller: whoever forks or calls `set_device` later still can.
+Nothing here initializes CUDA in the caller: whoever forks or calls `set_device` later still can.
 """
 
 from __future__ import annotations

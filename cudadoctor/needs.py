@@ -1,20 +1,47 @@
 """The gate at the top of a training script: one clear error where it cannot run here.
 
-CUDA is never initialised in the caller: whoever forks or calls `set_device` later still can.
+CUDA is never initialized in the caller: whoever forks or calls `set_device` later still can.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+import sys
+from typing import Any
 
-if TYPE_CHECKING:
-    from cudadoctor.model.machine import Gpu
+from msgspec import Struct
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from cudadoctor import knowledge
+from cudadoctor.model.findings import Diagnosis, Finding, Severity, Wishes
+from cudadoctor.model.machine import Gpu, Machine, OptBool, OptFloat, OptStr
+from cudadoctor.probes import examine
+from cudadoctor.probes.streamed import no_progress
+from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.evidence.signs import live_gpus
+from cudadoctor.rules.process import visible
+
+_PROBE_S = 10.0
+_OF_OTHER_PACKAGES = ("torch-companion-mismatch", "numpy-abi")
+"""Causes that stop a program only where it imports the package that they are about."""
 
 
 class RequirementError(RuntimeError):
     """What the script needs is not there; the text says which need, and what to do."""
+
+
+class Needs(Struct, frozen=True, kw_only=True):
+    """What a script needs; `require` says what each means."""
+
+    cuda: bool = True
+    min_memory_gb: OptFloat = None
+    bf16: bool = False
+    ddp: bool = False
+    torch: OptStr = None
+
+    @property
+    def gpu(self) -> bool:
+        """Whether one of them is a GPU."""
+        return self.cuda or self.bf16 or self.ddp or self.min_memory_gb is not None
 
 
 def require(
@@ -27,83 +54,130 @@ def require(
 ) -> None:
     """Raise RequirementError unless this interpreter has what a script needs.
 
-    torch: a version specifier (">=2.4"). min_memory_gb: GiB, of the largest GPU. bf16:
-    in hardware. ddp: torch.distributed has NCCL and a GPU is usable; nothing is communicated.
-    What cannot be known does not fail.
+    torch: a version specifier (">=2.4"). min_memory_gb: GiB, of the largest GPU that the script
+    sees. bf16: in hardware. ddp: torch.distributed has NCCL and a GPU is usable; nothing is
+    communicated. What cannot be known does not fail. Raises ValueError where `torch` is no
+    specifier.
     """
-    unmet = _unmet_of_torch(cuda or ddp or bf16, ddp, torch)
-    if not unmet and (cuda or bf16 or ddp or min_memory_gb is not None):
-        gpus, driver = _gpus()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        unmet = unmet_of_gpus(gpus, visible, min_memory_gb, bf16=bf16, driver=driver)
-    if unmet:
-        raise RequirementError(f"{unmet}. To see the cause and the cure, run: cudadoctor check")
+    needs = Needs(cuda=cuda, min_memory_gb=min_memory_gb, bf16=bf16, ddp=ddp, torch=torch)
+    _specifiers(torch)
+    look = examine.Look(python=sys.executable, depth="fast", timeout_s=_PROBE_S)
+    machine = examine.examine(look, no_progress)
+    said = unmet(machine, diagnose(machine, knowledge.load()), needs, nccl=_has_nccl())
+    if said is not None:
+        raise RequirementError(f"{said}.\n{_cure(machine, needs)}")
 
 
-def _unmet_of_torch(cuda: bool, ddp: bool, wanted: str | None) -> str | None:
-    try:
-        import torch
-    except Exception as error:  # a broken library raises more than ImportError
-        return f"torch cannot be imported ({type(error).__name__}: {error})"
-    if wanted is not None:
-        from packaging.specifiers import SpecifierSet
+def unmet(
+    machine: Machine, diagnosis: Diagnosis, needs: Needs, *, nccl: OptBool = None
+) -> OptStr:
+    """The first need that a machine lacks, in one sentence without its stop.
 
-        if not SpecifierSet(wanted).contains(str(torch.__version__), prereleases=True):
-            return f"torch{wanted} is needed; this is torch {torch.__version__}"
-    if cuda and torch.version.cuda is None:
-        return f"torch {torch.__version__} is built without CUDA"
-    if ddp and not (torch.distributed.is_available() and torch.distributed.is_nccl_available()):
-        return f"torch {torch.__version__} has no NCCL"
+    None where nothing is known to lack. nccl: whether torch says that it has NCCL.
+    """
+    return (
+        _unmet_of_torch(machine, needs)
+        or (_unmet_of_machine(machine, diagnosis, needs) if needs.gpu else None)
+        or ("This torch is built without NCCL" if needs.ddp and nccl is False else None)
+    )
+
+
+def _unmet_of_torch(machine: Machine, needs: Needs) -> OptStr:
+    torch = machine.torch
+    if torch.installed is False:
+        return f"torch is not installed for {machine.python.executable}"
+    wanted = _specifiers(needs.torch)
+    if wanted and torch.version and not wanted.contains(torch.version, prereleases=True):
+        return f"torch{wanted} is needed, and this is torch {torch.text or torch.version}"
     return None
 
 
-def unmet_of_gpus(
-    gpus: tuple[Gpu, ...] | None,
-    visible: str | None,
-    min_memory_gb: float | None = None,
-    *,
-    bf16: bool = False,
-    driver: bool = True,
-) -> str | None:
-    """What the GPUs lack, in one sentence without its stop; None where nothing is known to lack.
+def _unmet_of_machine(machine: Machine, diagnosis: Diagnosis, needs: Needs) -> OptStr:
+    cause = _cause(diagnosis)
+    if cause is not None:
+        return cause.title
+    if machine.torch.build == "cpu":
+        return f"torch {machine.torch.text or machine.torch.version} is built without CUDA"
+    seen = _seen(machine)
+    if seen is None:
+        return None
+    return _unmet_of_gpus(seen, needs) if seen else "There is no usable NVIDIA GPU"
 
-    gpus: as NVML lists them, None not known. visible: CUDA_VISIBLE_DEVICES, None not set. driver:
-    NVML's library loads, or the machine is one that has none. The variable's
-    numbers are CUDA's order, not NVML's: they hide GPUs from view, but choose none here.
-    """
-    if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
-        return f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU"
-    if gpus is None:
-        return None if driver else "There is no NVIDIA driver here: NVML cannot be loaded"
-    usable = [gpu for gpu in gpus if gpu.code is None]
-    if not usable:
-        return "The driver sees no usable NVIDIA GPU"
-    sizes = [gpu.memory_bytes for gpu in usable]
-    known = [size for size in sizes if size is not None]
-    if min_memory_gb is not None and len(known) == len(sizes):
-        largest = max(known) / 2**30
-        if largest < min_memory_gb:
-            return f"{min_memory_gb:g} GiB of GPU memory are needed; the largest has {largest:.1f}"
-    if bf16 and all(gpu.capability is not None and gpu.capability.major < 8 for gpu in usable):
-        return "bfloat16 needs a GPU of compute capability 8.0 or newer; there is none"
+
+def _cause(diagnosis: Diagnosis) -> Finding | None:
+    """The root cause for which no training runs on a GPU here."""
+    for finding in diagnosis.findings:
+        graver = finding.severity is Severity.ERROR or finding.cause == "gpu-not-detected"
+        if graver and not finding.because_of and finding.cause not in _OF_OTHER_PACKAGES:
+            return finding
     return None
 
 
-def _gpus() -> tuple[tuple[Gpu, ...] | None, bool]:
-    """The GPUs by NVML, asked in its own child, and whether there is a driver to ask."""
-    from cudadoctor.host import local
-    from cudadoctor.probes.examine import assembled
-    from cudadoctor.probes.nvml import read_nvml
-    from cudadoctor.probes.streamed import Patience
+def _seen(machine: Machine) -> tuple[Gpu, ...] | None:
+    """The GPUs that the script may see; None where they are not known.
 
+    Numbers in CUDA_VISIBLE_DEVICES are CUDA's order, fastest first: they choose a GPU only where
+    the order is NVML's, or all are alike.
+    """
+    if machine.gpus is None:
+        return None
+    live, chosen = live_gpus(machine), visible(machine)
+    if chosen is None:
+        return live
+    env = machine.env or {}
+    value = env.get("CUDA_VISIBLE_DEVICES", "")
+    alike = len({(gpu.name, gpu.memory_bytes) for gpu in machine.gpus}) < 2
+    if not chosen.indexes or "MIG-" in value:
+        return live if chosen.indexes else ()
+    if not (alike or "GPU-" in value or env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"):
+        return live
+    return tuple(gpu for gpu in live if gpu.index in chosen.indexes)
+
+
+def _unmet_of_gpus(gpus: tuple[Gpu, ...], needs: Needs) -> OptStr:
+    sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+    if needs.min_memory_gb is not None and len(sizes) == len(gpus):
+        largest = max(sizes) / 2**30
+        if largest < needs.min_memory_gb:
+            wanted = f"{needs.min_memory_gb:g} GiB of GPU memory"
+            return f"{wanted} are needed, and the largest GPU has {largest:.1f} GiB"
+    if needs.bf16 and all(gpu.capability and gpu.capability.major < 8 for gpu in gpus):
+        have = max(gpu.capability for gpu in gpus if gpu.capability)
+        return f"bfloat16 needs compute capability 8.0 or newer, and the GPU has {have}"
+    return None
+
+
+def _has_nccl() -> OptBool:
+    """What the torch of this process says; None where the script has not imported it yet."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None:
+        return None
+    return bool(distributed.is_available() and distributed.is_nccl_available())
+
+
+def _specifiers(torch: OptStr) -> SpecifierSet | None:
+    if torch is None:
+        return None
     try:
-        machine = assembled([read_nvml(local.this_host(), Patience())])
-    finally:
-        local.close_host()
-    nvml = machine.driver.nvml
-    # A Jetson has no NVML of its own before JetPack 6.
-    missing = nvml is not None and nvml.loads is False and not Path(_TEGRA).exists()
-    return machine.gpus, not missing
+        return SpecifierSet(torch)
+    except InvalidSpecifier:
+        raise ValueError(
+            f"torch={torch!r} is no version specifier; write it as in torch='>=2.4'"
+        ) from None
 
 
-_TEGRA = "/etc/nv_tegra_release"
+def _cure(machine: Machine, needs: Needs) -> str:
+    """The first step of the plan, or how to see more. Loads what writes commands."""
+    from cudadoctor.pipeline import judge
+    from cudadoctor.render.shells import step_lines
+
+    wanted = _specifiers(needs.torch)
+    version = machine.torch.version
+    other = wanted and version and not wanted.contains(version, prereleases=True)
+    steps = judge(machine, Wishes(torch=needs.torch) if other else None).plan.steps
+    wished = [step for step in steps if step.id == "install-torch"] if other else list(steps)
+    lines = step_lines(wished[0], machine) if wished else []
+    if lines:
+        return "\n".join(("To fix it, run:", *(f"    {line}" for line in lines)))
+    more = f"To see the evidence, run: cudadoctor check --python {sys.executable}"
+    return f"To fix it: {wished[0].title}.\n{more}" if wished and not other else more

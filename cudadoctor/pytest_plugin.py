@@ -31,4 +31,4 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         except RequirementError as error:
             if item.config.getoption("--require-gpu"):
                 pytest.fail(str(error), pytrace=False)
-            pytest.skip(str(error))
+            pytest.skip(str(error).partition("\n")[0])

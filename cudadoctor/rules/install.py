@@ -481,8 +481,8 @@ def wrong_interpreter(m: Machine, kb: Knowledge) -> Answer:
     pip = need(m.python.pip_python, "python.pip_python")
     prefix = (m.python.prefix or "").rstrip("/\\").lower()
     own = (f"{prefix}/bin", f"{prefix}\\scripts", prefix) if prefix else ()
-    # What was named by its path: what PATH holds is beside the point.
-    named = m.python.chosen_by in ("--python", "own")
+    # What was named by its path: what PATH holds is beside the point, but not for `!pip` in a cell.
+    named = m.python.chosen_by in ("--python", "own") and not in_notebook(m.env)
     if not pip or named or _folder(pip) in (_folder(python), *own):
         return None
     missed = m.look == "report" and m.torch.installed is False
