@@ -10,6 +10,8 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec.structs import replace
+
 from cudadoctor import knowledge
 from cudadoctor.pipeline import judge, report
 from cudadoctor.probes.streamed import no_progress
@@ -69,19 +71,28 @@ def check(
 
 
 def explain(error: BaseException) -> Report:
-    """The cause of an exception, by its traceback and what this process knows without CUDA."""
-    return Report(report(judge(_described(error))))
+    """The cause of an exception, by its traceback and what this machine shows.
+
+    This process makes no CUDA call: after a CUDA error most of them would fail.
+    """
+    from cudadoctor.probes import examine
+
+    look = examine.Look(python=sys.executable, depth="fast", timeout_s=_PROBE_S)
+    return Report(report(judge(described(error, examine.examine(look, no_progress)))))
 
 
-def _described(error: BaseException) -> Machine:
-    """The exception as a report of it would read."""
+def described(error: BaseException, here: Machine) -> Machine:
+    """The exception as a report of it would read, from the machine on which it was raised."""
     from cudadoctor.reports.reading import read_report
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    torch = sys.modules.get("torch")
-    facts = [f"Python version: {sys.version.split()[0]}"]
-    if torch is not None:
-        facts.append(f"PyTorch version: {getattr(torch, '__version__', 'N/A')}")
-        built = getattr(getattr(torch, "version", None), "cuda", None)
-        facts.append(f"CUDA used to build PyTorch: {built or 'None'}")
-    return read_report("\n".join([text, *facts, ""]), knowledge.load())
+    facts = {section: getattr(here, section) for section in _OF_MACHINE}
+    return replace(read_report(text, knowledge.load()), **facts)
+
+
+_OF_MACHINE = (
+    *("platform", "container", "python", "packages", "env"),
+    *("pci", "driver", "gpus", "torch"),
+)
+"""What a report of an exception takes from the machine."""
+_PROBE_S = 10.0

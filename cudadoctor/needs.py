@@ -68,9 +68,7 @@ def require(
         raise RequirementError(f"{said}.\n{_cure(machine, needs)}")
 
 
-def unmet(
-    machine: Machine, diagnosis: Diagnosis, needs: Needs, *, nccl: OptBool = None
-) -> OptStr:
+def unmet(machine: Machine, diagnosis: Diagnosis, needs: Needs, *, nccl: OptBool = None) -> OptStr:
     """The first need that a machine lacks, in one sentence without its stop.
 
     None where nothing is known to lack. nccl: whether torch says that it has NCCL.

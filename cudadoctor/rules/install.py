@@ -21,6 +21,7 @@ from cudadoctor.model.machine import Machine, Strings, TorchCopy
 from cudadoctor.model.requirements import EXTENSIONS, TORCH_FAMILY
 from cudadoctor.model.rule import Answer, Found, need, rule
 from cudadoctor.model.trust import acting
+from cudadoctor.model.variables import in_notebook
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
     by_hand,

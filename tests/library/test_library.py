@@ -2,19 +2,24 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
+from remedy_fixtures import machine
 
 import cudadoctor
-from cudadoctor.model.machine import Gpu
-from cudadoctor.needs import unmet_of_gpus
+from cudadoctor import knowledge, needs
+from cudadoctor.library import described
+from cudadoctor.needs import Needs, unmet
+from cudadoctor.rules.diagnose import diagnose
 
 pytest_plugins = ["pytester"]
-OLD = Gpu(index=0, memory_bytes=16 << 30, capability=Version("7.5"))
-NEW = Gpu(index=1, memory_bytes=80 << 30, capability=Version("9.0"))
-LOST = Gpu(index=2, code=15)
+TURING = {"index": 1, "name": "NVIDIA T4", "capability": "7.5", "memory_bytes": 16 << 30}
+TURING |= {"uuid": "GPU-11111111-2222-3333-4444-555555555555"}
+ADA = {"index": 0, "name": "NVIDIA RTX 4090", "capability": "8.9", "memory_bytes": 24 << 30}
+ADA |= {"uuid": "GPU-99999999-2222-3333-4444-555555555555"}
+TWENTY = {"min_memory_gb": 20.0}
 
 
 def test_importing_it_loads_nothing() -> None:
@@ -24,40 +29,131 @@ def test_importing_it_loads_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "visible", "needs", "unmet"),
+    ("facts", "wanted", "lacks"),
     [
-        ((OLD,), None, {"min_memory_gb": 16}, None),
-        ((OLD,), None, {"min_memory_gb": 16.1}, "16.1 GiB"),
-        ((OLD, NEW), None, {"min_memory_gb": 80, "bf16": True}, None),
-        ((OLD,), None, {"bf16": True}, "bfloat16"),
-        ((OLD, Gpu(index=1)), None, {"bf16": True, "min_memory_gb": 20}, None),
-        ((LOST,), None, {}, "no usable"),
-        ((LOST, NEW), None, {}, None),
-        ((), None, {}, "no usable"),
-        ((NEW,), "", {}, "hides every GPU"),
-        ((NEW,), "-1", {}, "hides every GPU"),
-        ((NEW,), "0", {}, None),
-        (None, None, {"bf16": True, "min_memory_gb": 20}, None),
-        (None, None, {"driver": False}, "no NVIDIA driver"),
+        ({}, {"min_memory_gb": 23, "bf16": True, "ddp": True, "torch": ">=2.0"}, None),
+        ({}, {"min_memory_gb": 40}, "40 GiB of GPU memory are needed"),
+        ({}, {"torch": ">=99"}, "torch>=99 is needed"),
+        ({"gpus": [TURING]}, {"bf16": True}, "the GPU has 7.5"),
+        ({"gpus": [TURING]}, {}, None),
+        ({"gpus": [ADA, TURING]}, {"bf16": True, **TWENTY}, None),
+        ({"gpus": [ADA, {"index": 1}]}, {"min_memory_gb": 80}, None),
+        ({"gpus": None}, {"bf16": True, **TWENTY}, None),
+        ({"env": {"CUDA_VISIBLE_DEVICES": ""}}, {}, "hides every GPU"),
+        ({"torch": {"build": "cpu", "text": "2.6.0+cpu", "cuda": None}}, {}, "CPU"),
+        ({"torch": {"installed": False}}, {"cuda": False}, "not installed"),
+        ({"torch": {"build": "cpu", "text": "2.6.0+cpu", "cuda": None}}, {"cuda": False}, None),
     ],
 )
-def test_the_needs_are_held_against_what_is_known(
-    gpus: tuple[Gpu, ...] | None, visible: str | None, needs: dict[str, Any], unmet: str | None
+def test_needs_are_held_against_what_is_known(
+    facts: dict[str, Any], wanted: dict[str, Any], lacks: str | None
 ) -> None:
-    said = unmet_of_gpus(gpus, visible, **needs)
-    assert said is None if unmet is None else said is not None and unmet in said
+    there = machine("rtx4090-linux", **facts)
+    said = unmet(there, diagnose(there, knowledge.load()), Needs(**wanted))
+    assert said is None if lacks is None else said is not None and lacks in said
 
 
-def test_an_exception_is_explained_by_its_text() -> None:
-    error = RuntimeError("CUDA error: no kernel image is available for execution on the device")
-    explained = cudadoctor.explain(error)
-    assert "torch-arch-unsupported-old" in explained.causes
-    assert explained._repr_html_().startswith("<pre>")
-    assert explained.to_json()["schema"] == 1
+@pytest.mark.parametrize(
+    ("env", "lacks"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "1"}, False),  # CUDA's number 1 may be either
+        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, True),
+        ({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, False),
+        ({"CUDA_VISIBLE_DEVICES": TURING["uuid"]}, True),
+        ({"CUDA_VISIBLE_DEVICES": ADA["uuid"]}, False),
+    ],
+)
+def test_only_the_gpus_that_the_script_sees_count(env: dict[str, str], lacks: bool) -> None:
+    there = machine("rtx4090-linux", gpus=[ADA, TURING], env=env)
+    said = unmet(there, diagnose(there, knowledge.load()), Needs(bf16=True, **TWENTY))
+    assert (said is not None) is lacks
+
+
+def test_a_machine_without_a_gpu_says_so() -> None:
+    there = machine("cpu-linux")
+    said = unmet(there, diagnose(there, knowledge.load()), Needs())
+    assert said is not None
+    assert "No NVIDIA GPU" in said
+    assert unmet(there, diagnose(there, knowledge.load()), Needs(cuda=False)) is None
+
+
+def test_a_torch_without_nccl_cannot_do_ddp() -> None:
+    there = machine("rtx4090-linux")
+    found = diagnose(there, knowledge.load())
+    assert unmet(there, found, Needs(ddp=True), nccl=False) == "This torch is built without NCCL"
+    assert unmet(there, found, Needs(ddp=True), nccl=True) is None
+    assert unmet(there, found, Needs(), nccl=False) is None
+
+
+def test_the_error_ends_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = {"build": "cpu", "text": "2.6.0+cpu", "cuda": None}
+    monkeypatch.setattr(needs.examine, "examine", lambda *_: machine("rtx4090-linux", torch=build))
+    with pytest.raises(cudadoctor.RequirementError, match=r"\nTo fix it, run:\n    .*pip install"):
+        cudadoctor.require()
+
+
+def test_another_version_of_torch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs.examine, "examine", lambda *_: machine("rtx4090-linux"))
+    with pytest.raises(cudadoctor.RequirementError, match=r"torch<2.7.*\n.*\n.*torch==2\.6\.\d"):
+        cudadoctor.require(torch="<2.7,>=2.6")
+
+
+def test_a_wrong_specifier_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"torch='two' is no version specifier; write it as"):
+        cudadoctor.require(torch="two")
+
+
+def test_cuda_is_not_touched_in_the_caller() -> None:
+    """A torch in the process whose CUDA half tells on whoever looks at it."""
+    code = """
+import sys, types
+class Bait(types.ModuleType):
+    def __getattr__(self, name):
+        if name in ("cuda", "version"): raise SystemExit("touched " + name)
+        raise AttributeError(name)
+sys.modules["torch"] = Bait("torch")
+import cudadoctor
+try: cudadoctor.require(ddp=True)
+except cudadoctor.RequirementError: pass
+cudadoctor.explain(RuntimeError("CUDA error: device-side assert triggered"))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_report_of_this_interpreter() -> None:
+    shown = cudadoctor.check(depth="fast")
+    assert shown.to_json()["machine"]["python"]["chosen_by"] == "--python"
+    assert shown.verdict in ("healthy", "warnings", "broken", "undecided")
+    assert shown._repr_html_().startswith("<pre>")
+    assert str(Path.home()) not in str(shown.to_json()) or str(Path.home()) == "/"
+
+
+def test_no_python_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="no-such-python"):
+        cudadoctor.check(python="/no-such-python", depth="fast")
+
+
+@pytest.mark.parametrize(
+    ("like", "error", "cause"),
+    [
+        ("rtx4090-linux", RuntimeError("Cannot re-initialize CUDA in forked subprocess."), "fork"),
+        ("rtx4090-linux", RuntimeError("CUDA error: device-side assert triggered"), "not-env"),
+        ("rtx4090-linux", KeyError("weight"), "not-env"),
+        ("cpu-linux", RuntimeError("Found no NVIDIA driver on your system."), "gpu-not-detected"),
+    ],
+)
+def test_an_exception_is_explained_by_its_text_and_the_machine(
+    like: str, error: Exception, cause: str
+) -> None:
+    there = described(error, machine(like))
+    found = diagnose(there, knowledge.load()).findings
+    assert any(finding.cause.startswith(cause) for finding in found)
 
 
 def test_an_exception_of_the_program_names_no_broken_environment() -> None:
-    assert cudadoctor.explain(KeyError("weight")).verdict != "broken"
+    there = described(KeyError("weight"), machine("rtx4090-linux"))
+    assert diagnose(there, knowledge.load()).verdict == "healthy"
 
 
 @pytest.mark.parametrize(("words", "skipped", "failed"), [((), 1, 0), (("--require-gpu",), 0, 1)])
@@ -65,9 +161,7 @@ def test_a_marked_test_is_skipped_or_fails(
     pytester: pytest.Pytester, words: tuple[str, ...], skipped: int, failed: int
 ) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.cuda(torch='>=99')\ndef test_it(): pass")
-    ran = pytester.runpytest_inprocess("-p", "cudadoctor.pytest_plugin", *words)
+    ran = pytester.runpytest_subprocess(*words)
     counted = ran.parseoutcomes()
-    assert (counted.get("skipped", 0), counted.get("failed", 0) + counted.get("errors", 0)) == (
-        skipped,
-        failed,
-    )
+    broken = counted.get("failed", 0) + counted.get("errors", 0)
+    assert (counted.get("skipped", 0), broken) == (skipped, failed)
