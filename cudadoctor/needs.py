@@ -99,7 +99,10 @@ def _unmet_of_machine(machine: Machine, diagnosis: Diagnosis, needs: Needs) -> O
     seen = _seen(machine)
     if seen is None:
         return None
-    return _unmet_of_gpus(seen, needs) if seen else "There is no usable NVIDIA GPU"
+    if seen:
+        return _unmet_of_gpus(seen, needs)
+    hidden = live_gpus(machine) and "CUDA_VISIBLE_DEVICES hides every GPU"
+    return hidden or "There is no usable NVIDIA GPU"
 
 
 def _cause(diagnosis: Diagnosis) -> Finding | None:
