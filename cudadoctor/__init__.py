@@ -1,5 +1,6 @@
 """cudadoctor: find out why PyTorch does not use your NVIDIA GPU, and fix it."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,10 +15,5 @@ def __getattr__(name: str) -> object:
     """The library, loaded when it is first used: the commands import this package too."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in ("RequirementError", "require"):
-        from cudadoctor import needs
-
-        return getattr(needs, name)
-    from cudadoctor import library
-
-    return getattr(library, name)
+    of_gate = name in ("RequirementError", "require")
+    return getattr(import_module(f"{__name__}.{'needs' if of_gate else 'library'}"), name)

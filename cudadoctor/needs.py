@@ -172,13 +172,11 @@ def _cure(machine: Machine, needs: Needs) -> str:
     from cudadoctor.pipeline import judge
     from cudadoctor.render.shells import step_lines
 
-    wanted = _specifiers(needs.torch)
-    version = machine.torch.version
-    other = wanted and version and not wanted.contains(version, prereleases=True)
-    steps = judge(machine, Wishes(torch=needs.torch) if other else None).plan.steps
-    wished = [step for step in steps if step.id == "install-torch"] if other else list(steps)
+    of_torch = _unmet_of_torch(machine, needs) is not None
+    steps = judge(machine, Wishes(torch=needs.torch) if of_torch else None).plan.steps
+    wished = [step for step in steps if step.id == "install-torch" or not of_torch]
     lines = step_lines(wished[0], machine) if wished else []
     if lines:
         return "\n".join(("To fix it, run:", *(f"    {line}" for line in lines)))
     more = f"To see the evidence, run: cudadoctor check --python {sys.executable}"
-    return f"To fix it: {wished[0].title}.\n{more}" if wished and not other else more
+    return f"To fix it: {wished[0].title}.\n{more}" if wished else more
