@@ -27,10 +27,10 @@ TWENTY: dict[str, Any] = {"min_memory_gb": 20.0}
 
 
 def with_gpus(*gpus: dict[str, Any], **sections: Any) -> Machine:
-    """The machine with those GPUs, which NVML and libcuda count alike."""
+    """The machine with those GPUs, as a look sees it that asks NVML alone."""
     there = machine("rtx4090-linux", gpus=list(gpus), look="fast", **sections)
     nvml = replace(there.driver.nvml, count=len(gpus))
-    libcuda = replace(there.driver.libcuda, count=len(gpus))
+    libcuda = replace(there.driver.libcuda, count=None)
     return replace(
         there,
         driver=replace(there.driver, nvml=nvml, libcuda=libcuda),
