@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,16 +49,27 @@ def check(options: Options) -> int:
     --from reads saved facts, the output of another tool or an error log from a file, a folder or
     standard input (-).
 
+    If torchrun starts it on several ranks, it does the same as `cudadoctor cluster`.
+
     Exit code: 0 if healthy or if there are only warnings, 1 if broken, 2 for a usage error, 3 if
     there is not enough information to decide.
     """
     refuse_contradictions(options)
     if options.saved:
         return _check_saved(options)
+    if "TORCHELASTIC_RUN_ID" in os.environ and is_one_of_many():
+        return cluster(options)
     started = monotonic()
     code, text = _checked(Source(this_machine(options), seconds=monotonic() - started), options)
     written(text, options.output)
     return code
+
+
+def is_one_of_many() -> bool:
+    """Whether every rank of a job runs this check."""
+    from cudadoctor.cluster.launch import is_rank_of_torchrun
+
+    return is_rank_of_torchrun(os.environ)
 
 
 def _checked(source: Source, options: Options, *, many: bool = False) -> tuple[int, str]:

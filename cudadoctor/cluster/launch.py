@@ -63,6 +63,16 @@ def launch_of(env: Mapping[str, str]) -> Launch | None:
     return None
 
 
+def is_rank_of_torchrun(env: Mapping[str, str]) -> bool:
+    """Whether torchrun has started this process beside others: a `check` is one of all ranks then.
+
+    Only torchrun's own mark counts. A pod of a training operator sets RANK for whatever is run in
+    it, and a check that somebody starts there by hand would wait for ranks that never come.
+    """
+    found = launch_of(env) if "TORCHELASTIC_RUN_ID" in env else None
+    return found is not None and found.world > 1
+
+
 def _number(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 10 else None
