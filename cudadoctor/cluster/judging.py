@@ -52,11 +52,13 @@ def judge(world: int, facts: dict[int, Json], results: dict[int, Json], *, nccl:
         ranks.add(names[rank], facts[rank].get("env") or {})
     missing = _missing(world, facts, results, names)
     problems = [*missing, *_wrong_interfaces(facts, names)]
-    if not missing:  # the others wait for those
-        problems += _stopped(results, names)
-    accused = {rank for problem in problems for rank in problem.ranks if len(problem.ranks) < world}
+    stopped = () if missing else _stopped(results, names)  # the others wait for those
+    named = [problem for problem in (*problems, *stopped) if len(problem.ranks) < world]
+    cut = _cut(results, facts, names, {rank for problem in named for rank in problem.ranks})
     problems += [
-        *_cut(results, facts, names, accused),
+        # Where a node is cut off, all ranks stop in the group that it cannot join.
+        *(problem for problem in stopped if problem in named or not cut),
+        *cut,
         *_gradients(results, names),
         *_slow(results, names),
         *_clocks(results, names),
@@ -195,13 +197,18 @@ def _how(code: int) -> str:
 def _cut(
     results: dict[int, Json], facts: dict[int, Json], names: dict[int, str], accused: set[int]
 ) -> list[Problem]:
-    """The fewest nodes that explain the pairs that failed: each time the one in most of them."""
+    """The fewest nodes that explain the pairs that failed: each time the one in most of them.
+
+    A pair counts where both of its ranks tell of it: one whose partner gave up was alone.
+    """
+    told = {(rank, pair["other"]) for rank, own in results.items() for pair in own.get("pairs", ())}
     where = {rank: names[rank].partition(", ")[2] for rank in facts}
     failed, passed = [], Counter[str]()
     for rank, own in results.items():
         for pair in own.get("pairs") or ():
             ends = (where.get(rank, ""), where.get(pair["other"], ""))
-            if ends[0] == ends[1] or accused & {rank, pair["other"]}:
+            alone = (pair["other"], rank) not in told
+            if alone or ends[0] == ends[1] or accused & {rank, pair["other"]}:
                 continue
             if pair["why"]:
                 failed.append((ends, pair["why"]))

@@ -77,6 +77,25 @@ def test_a_cut_node_is_named_by_its_pairs() -> None:
     assert _kinds(_facts(4), results) == [("cut", (2,))]
 
 
+def test_a_cut_node_explains_why_all_ranks_stop_in_one_phase() -> None:
+    results = _results(4)
+    for rank, own in results.items():
+        own |= {"phase": "group", "at": 2, "hung": True, "digest": None}
+        own["pairs"] = [
+            {"other": rank ^ step, "why": "timeout" if 3 in (rank, rank ^ step) else None}
+            for step in (1, 2)
+        ]
+    assert _kinds(_facts(4), results) == [("cut", (3,))]
+
+
+def test_a_pair_whose_partner_gave_up_accuses_nobody() -> None:
+    results = _results(4)
+    for rank, own in results.items():
+        own["pairs"] = [{"other": rank ^ 1, "why": None}]
+    results[2]["pairs"].append({"other": 0, "why": "timeout"})
+    assert _kinds(_facts(4), results) == []
+
+
 def test_an_interface_that_one_host_lacks() -> None:
     facts = _facts(4)
     facts[1]["env"] = {"env.NCCL_SOCKET_IFNAME": "ib0"}
