@@ -211,7 +211,7 @@ def _cut(
             if alone or ends[0] == ends[1] or accused & {rank, pair["other"]}:
                 continue
             if pair["why"]:
-                failed.append((ends, pair["why"]))
+                failed.append((ends, pair["why"].partition(", keys:")[0]))
             else:
                 passed.update(ends)
     found = []
