@@ -6,6 +6,10 @@ The ranks are forked from one parent that has imported torch, on one machine: th
 count, everything from opening the store does. Every rank hands on the facts of a node with
 eight H100, each as of a node of its own. One rank has another driver, which must be the one
 difference. The bar: 256 ranks in 5 s.
+
+torch looks up the host name of every address that connects to its store. Where no name server
+answers that, each rank costs a fifth of a second and more; give the addresses of the loopback
+interface, ::ffff:127.0.0.1 among them, in /etc/hosts.
 """
 
 from __future__ import annotations
