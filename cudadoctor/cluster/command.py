@@ -151,6 +151,7 @@ def order_of(found: Launch, machine: Machine, work_s: float) -> Json:
             "table": table if found.local == 0 else None,
             "env": env,
             "interfaces": interfaces,
+            "infiniband": active_infiniband(),
         },
     }
 
@@ -166,6 +167,19 @@ def rank_facts() -> dict[str, str]:
         words = line.split()
         if len(words) > 2 and words[2] in _NETWORK_FILE_SYSTEMS:
             found[f"mounts.{words[1]}"] = f"{words[2]} {words[0]}"[:200]
+    return found
+
+
+def active_infiniband(root: Path = Path("/sys/class/infiniband")) -> list[str]:
+    """The InfiniBand ports that are active ("mlx5_0:1"). RoCE is left out: it may be a host's only
+    Ethernet, which nobody wants NCCL to take."""
+    found = []
+    with suppress(OSError):
+        for port in sorted(root.glob("*/ports/*")):
+            state = (port / "state").read_text(encoding="utf-8")
+            layer = (port / "link_layer").read_text(encoding="utf-8")
+            if "ACTIVE" in state and layer.strip() == "InfiniBand":
+                found.append(f"{port.parent.parent.name}:{port.name}")
     return found
 
 

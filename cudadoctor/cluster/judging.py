@@ -26,13 +26,17 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """All that is said of a job. ranks: how many were to come. nccl: it was tested."""
+    """All that is said of a job. ranks: how many were to come. nccl: it was tested.
+
+    transports: by which ways NCCL's channels went, as its log names them.
+    """
 
     ranks: int
     hosts: Strings
     problems: tuple[Problem, ...]
     differences: tuple[Difference, ...]
     nccl: bool
+    transports: Strings = ()
 
     @property
     def broken(self) -> bool:
@@ -49,7 +53,9 @@ def judge(world: int, facts: dict[int, Json], results: dict[int, Json], *, nccl:
     for rank in sorted(facts):
         if table := facts[rank].get("table"):
             nodes.add(names[rank].partition(", ")[2] or names[rank], table)
-        ranks.add(names[rank], facts[rank].get("env") or {})
+        network = (results.get(rank) or {}).get("network")
+        chosen = {"nccl.network": network} if network else {}
+        ranks.add(names[rank], {**(facts[rank].get("env") or {}), **chosen})
     missing = _missing(world, facts, results, names)
     problems = [*missing, *_wrong_interfaces(facts, names)]
     stopped = () if missing else _stopped(results, names)  # the others wait for those
@@ -60,6 +66,7 @@ def judge(world: int, facts: dict[int, Json], results: dict[int, Json], *, nccl:
         *(problem for problem in stopped if problem in named or not cut),
         *cut,
         *_gradients(results, names),
+        *_networks(results, facts, names),
         *_slow(results, names),
         *_clocks(results, names),
     ]
@@ -69,6 +76,7 @@ def judge(world: int, facts: dict[int, Json], results: dict[int, Json], *, nccl:
         problems=tuple(problems),
         differences=nodes.differences() + ranks.differences(),
         nccl=nccl,
+        transports=_transports(results),
     )
 
 
@@ -241,6 +249,47 @@ def _gradients(results: dict[int, Json], names: dict[int, str]) -> list[Problem]
         odd = sorted(digests)
     template = "Gradients after DDP are not those of the other ranks: {ranks}."
     return [_problem("gradients", template, odd, names)]
+
+
+def _networks(
+    results: dict[int, Json], facts: dict[int, Json], names: dict[int, str]
+) -> list[Problem]:
+    """Ways that work and are slow: TCP beside an active InfiniBand, InfiniBand through the host."""
+    tcp: dict[str, list[int]] = {}
+    staged = []
+    for rank, own in sorted(results.items()):
+        via = own.get("via") or {}
+        ports = (facts.get(rank) or {}).get("infiniband")
+        if ports and "NET/Socket" in via and not any(way.startswith("NET/IB") for way in via):
+            tcp.setdefault(", ".join(ports), []).append(rank)
+        with_ib = [count for way, count in via.items() if way.startswith("NET/IB")]
+        if with_ib and not any(direct for _, direct in with_ib):
+            staged.append(rank)
+    found = []
+    for ports, ranks in tcp.items():
+        off = {_variable(facts[rank], "NCCL_IB_DISABLE") for rank in ranks}
+        template = (
+            "NCCL used TCP because NCCL_IB_DISABLE is set; InfiniBand is active ({ports}): {ranks}."
+            if off == {"1"}
+            else "NCCL used TCP, although InfiniBand is active ({ports}): {ranks}."
+        )
+        found.append(_problem("idle-infiniband", template, ranks, names, ports=ports, broken=False))
+    if staged:
+        template = "NCCL used InfiniBand without GPUDirect RDMA: {ranks}."
+        found.append(_problem("no-gpudirect", template, staged, names, broken=False))
+    return found
+
+
+def _variable(facts: Json, name: str) -> str:
+    return str((facts.get("env") or {}).get(f"env.{name}", ""))
+
+
+def _transports(results: dict[int, Json]) -> Strings:
+    ways = set()
+    for own in results.values():
+        for way, (_, direct) in (own.get("via") or {}).items():
+            ways.add(f"{way} (GPUDirect RDMA)" if direct else way)
+    return tuple(sorted(ways))
 
 
 def _slow(results: dict[int, Json], names: dict[int, str]) -> list[Problem]:

@@ -72,6 +72,7 @@ def cluster_document(judged: Judged) -> dict[str, Any]:
         "cudadoctor": __version__,
         "verdict": "broken" if judged.broken else "warnings" if judged.problems else "healthy",
         "nccl_tested": judged.nccl,
+        "transports": list(judged.transports),
         "ranks": judged.ranks,
         "hosts": list(judged.hosts),
         "problems": [
@@ -101,6 +102,9 @@ def cluster_lines(judged: Judged, width: int, say: Language) -> list[str]:
     for problem in judged.problems:
         values = {name: inert(value) for name, value in problem.values.items()}
         lines += _wrapped(say(problem.template, **values), "  ", width)
+    if judged.transports:
+        ways = ", ".join(map(inert, judged.transports))
+        lines += _wrapped(say("NCCL's channels: {ways}.", ways=ways), "", width)
     if not judged.nccl:
         lines.append(say("NCCL not tested: no GPU for every rank. Tested with Gloo on the CPU."))
     if judged.differences:

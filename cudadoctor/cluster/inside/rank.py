@@ -11,9 +11,11 @@ import datetime
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -148,7 +150,11 @@ def main():
 def watched(order):
     """What the working process did until its end or the deadline."""
     argv = [sys.executable, os.path.abspath(__file__), "work"]
-    child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    folder = tempfile.mkdtemp(prefix="cudadoctor-")
+    log = os.path.join(folder, "nccl.log")
+    child = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=with_log(os.environ, log)
+    )
     result = {"phase": "start", "at": 0, "pairs": []}
 
     assert child.stdin is not None
@@ -176,7 +182,47 @@ def watched(order):
     else:
         reader.join(2.0)
         result["code"] = child.returncode
+    try:
+        with open(log, errors="replace") as lines_of_nccl:
+            result.update(transports(lines_of_nccl))
+    except OSError:
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
     return dict(result)
+
+
+def with_log(env, path):
+    """The variables with NCCL's log on; what a user sends to a file of their own stays there."""
+    if "NCCL_DEBUG_FILE" in env:
+        return dict(env)
+    own = {name: value for name, value in env.items() if name != "NCCL_DEBUG_SUBSYS"}
+    own.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=path)
+    return own
+
+
+def transports(lines):
+    """What NCCL's log says of its ways: {"network": its plugin, "via": {way: [channels, of them
+    with GPUDirect RDMA]}, "warn": the first warning}; only what it does say.
+
+    A channel is `... 1[0] -> 8[0] [send] via NET/IB/0/GDRDMA`, a plugin `Using network IB`.
+    """
+    found = {}  # type: dict
+    via = {}  # type: dict
+    for line in lines:
+        text = line.partition(" NCCL INFO ")[2].strip()
+        if text.startswith("Using network "):
+            found["network"] = text[len("Using network ") :][:40]
+        elif text.startswith("Channel ") and " via " in text:
+            words = text.rpartition(" via ")[2].split("/")
+            way = "/".join(words[:2])[:40] if words[0] == "NET" else words[0].split()[0][:40]
+            count = via.setdefault(way, [0, 0])
+            count[0] += 1
+            count[1] += "GDRDMA" in text
+        elif " NCCL WARN " in line and "warn" not in found:
+            found["warn"] = line.partition(" NCCL WARN ")[2].strip()[:300]
+    if via:
+        found["via"] = via
+    return found
 
 
 # --- the working process -------------------------------------------------------------------------
