@@ -206,8 +206,8 @@ def transports(lines):
 
     A channel is `... 1[0] -> 8[0] [send] via NET/IB/0/GDRDMA`, a plugin `Using network IB`.
     """
-    found = {}  # type: dict
-    via = {}  # type: dict
+    found = {}  # type: dict[str, object]
+    via = {}  # type: dict[str, list[int]]
     for line in lines:
         text = line.partition(" NCCL INFO ")[2].strip()
         if text.startswith("Using network "):
