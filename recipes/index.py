@@ -75,6 +75,8 @@ Scripts and files that you can copy into your own project:
   prints `skipped: ` and the reason, and exits with code 0. `--help` lists the options.
 - [install/](install) contains ready-made torch environments for pip, conda, uv, pixi and Docker:
 {variants}.
+- [cluster/](cluster) contains job files for Slurm, Open MPI and Kubernetes that check the hosts of
+  a job before it trains on them.
 - [triage/](triage) contains a GitHub Action that replies to issues about GPUs with the cause and
   the fix.
 
