@@ -26,9 +26,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("cuda"):
-        try:
-            require(**mark.kwargs)
-        except RequirementError as error:
-            if item.config.getoption("--require-gpu"):
-                pytest.fail(str(error), pytrace=False)
-            pytest.skip(str(error).partition("\n")[0])
+        unmet = _unmet(mark)
+        if unmet and item.config.getoption("--require-gpu"):
+            pytest.fail(unmet, pytrace=False)
+        if unmet:
+            pytest.skip(unmet.partition("\n")[0])
+
+
+def _unmet(mark: pytest.Mark) -> str:
+    try:
+        require(**mark.kwargs)
+    except RequirementError as error:
+        return str(error)
+    return ""
