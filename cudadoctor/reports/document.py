@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from cudadoctor.knowledge.patterns import lower
+
 MOST_CHARACTERS = 2 << 20
 """Of a longer document the beginning and the end are read: there the facts and the error stand."""
 LONGEST_LINE = 24_000
@@ -72,6 +74,16 @@ class Document:
         return text
 
     @cached_property
+    def low_told(self) -> str:
+        """`told` as `Pattern` wants it."""
+        return lower(self.told)
+
+    @cached_property
+    def low_text(self) -> str:
+        """`text` as `Pattern` wants it."""
+        return lower(self.text)
+
+    @cached_property
     def pieces(self) -> list[str]:
         """Each line with single spaces."""
         # Only this letter changes its length in lower case.
@@ -98,7 +110,11 @@ class Document:
 
     def mentions(self, *words: str) -> bool:
         """Whether one of these words, in lower case, stands in `low`."""
-        return any(word in self.low for word in words)
+        low = self.low
+        for word in words:  # any() would take three times as long
+            if word in low:
+                return True
+        return False
 
     def rows(self, pattern: re.Pattern[str], mark: str = "") -> list[tuple[int, Match]]:
         """The lines that begin with a pattern: number and match. mark: stands in all of them."""
