@@ -127,12 +127,8 @@ def _words(parsed: Iterable[tuple[Any, Any]]) -> Iterator[Words]:
 def _hold(words: Words, low: str) -> bool:
     if isinstance(words, str):
         return words in low
-    if isinstance(words, tuple):
-        for word in words:  # all() would take three times as long
-            if not _hold(word, low):
-                return False
-        return True
-    for word in words:
-        if _hold(word, low):
-            return True
-    return False
+    whole = isinstance(words, tuple)
+    for word in words:  # all() and any() would take three times as long
+        if (word in low if isinstance(word, str) else _hold(word, low)) is not whole:
+            return not whole
+    return whole

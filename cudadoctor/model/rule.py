@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -114,6 +115,21 @@ def rule(
         )
 
     return make
+
+
+def remembered(function: Callable[[Machine, Knowledge], T]) -> Callable[[Machine, Knowledge], T]:
+    """A function that many rules ask about one machine: what it said of the last one is kept."""
+    last: tuple[Machine, Knowledge, T] | None = None
+
+    @wraps(function)
+    def answer(m: Machine, kb: Knowledge) -> T:
+        nonlocal last
+        kept = last
+        if kept is None or kept[0] is not m or kept[1] is not kb:
+            kept = last = (m, kb, function(m, kb))
+        return kept[2]
+
+    return answer
 
 
 def apply(function: Callable[..., T], *known: object) -> T:

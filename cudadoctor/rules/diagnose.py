@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -97,6 +97,7 @@ def diagnose(
     )
 
 
+@lru_cache(maxsize=1024)
 def _needs_facts(rule: Rule, kb: Knowledge) -> bool:
     """Whether the rule leaves an empty report open: else its silence rules nothing out."""
     try:
