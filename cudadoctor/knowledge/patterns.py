@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any
-
-try:
-    from re import _parser  # type: ignore[attr-defined]
-except ImportError:  # Python 3.10
-    import sre_parse as _parser
 
 _FLAGS = re.compile(r"\(\?[im]+\)|")
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|[^\\\[()|]+", re.DOTALL)
-_REPEATS = (_parser.MAX_REPEAT, _parser.MIN_REPEAT)
+_TOKEN = re.compile(
+    r"(?P<run>[^\\()\[\]{}.*+?^$|]+(?![*+?{]))"
+    r"|(?P<edge>\\[bBAZ]|[\^$])"
+    r"|(?P<aside>\(\?(?:<?[=!]|\(\w+\)))"
+    r"|(?P<open>\((?:\?(?:P<\w+>|[a-z-]*:|>))?(?!\?))"
+    r"|(?P<branch>\|)"
+    r"|(?:(?P<close>\))"
+    r"|(?P<any>\\x..|\\u.{4}|\\[A-Za-z0-9]|\.|\(\?P=\w+\)|\[\^?\]?(?:\\.|[^\]\\])*\])"
+    r"|\\?(?P<mark>.))(?:(?P<times>[*+?]|\{\d*,?\d*\})[+?]?)?",
+    re.DOTALL,
+)
+"""aside: what only looks around. edge: what has no width. any: one of several characters."""
 Words = str | tuple["Words", ...] | list["Words"]
 """A word; several of which all stand in a match (a tuple), or one at least (a list)."""
 
@@ -38,13 +42,12 @@ class Pattern:
         return "m" in _flags(self.text)
 
     @cached_property
-    def _whole(self) -> Alternative:
-        return Alternative(self.text)
+    def _whole(self) -> re.Pattern[str]:
+        return re.compile(self.text)
 
     @cached_property
     def _alternatives(self) -> tuple[Alternative, ...]:
-        flags = _flags(self.text)
-        return tuple(Alternative(flags + text) for text in _split(self.text[len(flags) :]))
+        return tuple(alternatives(self.text))
 
     def search(
         self, text: str, low: str, spans: Iterable[tuple[int, int]]
@@ -60,23 +63,20 @@ class Pattern:
     def finditer(self, text: str, low: str) -> Iterator[re.Match[str]]:
         """All matches in a text."""
         may = [each for each in self._alternatives if each.may_match(low)]
-        one = may[0] if len(may) == 1 else self._whole
-        return one.compiled.finditer(text) if may else iter(())
+        pattern = may[0].compiled if len(may) == 1 else self._whole if may else None
+        return pattern.finditer(text) if pattern else iter(())
 
 
 class Alternative:
-    """A regular expression with the words that its matches contain."""
+    """A regular expression, or a part of one, with the words that stand in all of its matches."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, words: Words) -> None:
         self.text = text
+        self.words = words
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
         return re.compile(self.text)
-
-    @cached_property
-    def words(self) -> Words:
-        return tuple(_words(_parser.parse(self.text)))
 
     def may_match(self, low: str) -> bool:
         """Whether a text in lower case holds the words of a match."""
@@ -93,35 +93,41 @@ def _flags(text: str) -> str:
     return found[0] if found else ""
 
 
-def _split(text: str) -> Iterator[str]:
+def alternatives(text: str) -> Iterator[Alternative]:
     """The alternatives of which a pattern consists."""
-    depth = start = 0
-    for token in _TOKEN.finditer(text):
-        depth += {"(": 1, ")": -1}.get(token[0], 0)
-        if token[0] == "|" and not depth:
-            yield text[start : token.start()]
-            start = token.end()
-    yield text[start:]
-
-
-def _words(parsed: Iterable[tuple[Any, Any]]) -> Iterator[Words]:
-    """The words that stand in all that a part of a parsed pattern matches."""
-    run = ""
-    for code, value in (*parsed, (_parser.ANY, None)):
-        if code is _parser.LITERAL:
-            run += lower(chr(value))
-        elif code is not _parser.AT:  # the end of a word does not end the run
-            if len(run) > 1 or not run.isascii():  # a single letter stands in every text
-                yield run
-            run = ""
-            if code is _parser.SUBPATTERN:
-                yield from _words(value[-1])
-            elif code in _REPEATS and value[0]:
-                yield from _words(value[2])
-            elif code is _parser.BRANCH:
-                branches = [tuple(_words(branch)) for branch in value[1]]
-                if all(branches):
-                    yield [each[0] if len(each) == 1 else each for each in branches]
+    flags = _flags(text)
+    start, run = len(flags), ""
+    words: list[Words] = []
+    branches: list[list[Words]] = []
+    outer: list[tuple[list[Words], list[list[Words]], bool]] = []
+    for token in _TOKEN.finditer(text, start):
+        kind, times = token.lastgroup, token["times"]
+        mark = lower(token["run"] or token["mark"] or "")
+        optional = times is not None and times.startswith(("*", "?", "{0", "{,"))
+        run += "" if optional else mark
+        if kind == "edge" or (mark and not times):
+            continue
+        if len(run) > 1 or not run.isascii():  # a single letter stands in every text
+            words.append(run)
+        run = ""
+        if kind in ("open", "aside"):
+            outer.append((words, branches, kind == "aside"))
+            words, branches = [], []
+        elif kind == "branch" and outer:
+            branches.append(words)
+            words = []
+        elif kind == "branch":
+            yield Alternative(flags + text[start : token.start()], tuple(words))
+            start, words = token.end(), []
+        elif token["close"]:
+            group = [*branches, words]
+            words, branches, aside = outer.pop()
+            if not (aside or optional) and all(group):
+                either: list[Words] = [each[0] if len(each) == 1 else tuple(each) for each in group]
+                words += either if len(either) == 1 else [either]
+    if len(run) > 1 or not run.isascii():
+        words.append(run)
+    yield Alternative(flags + text[start:], tuple(words))
 
 
 def _hold(words: Words, low: str) -> bool:

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
-from cudadoctor.knowledge.patterns import Alternative, lower
+from cudadoctor.knowledge.patterns import Alternative, alternatives, lower
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.reports.document import Document, Line
 
@@ -56,7 +56,9 @@ def _cues() -> dict[str, _Cues]:
     return {
         reach: _Cues(
             re.compile("|".join(f"{begins}(?:{'|'.join(cues)})" for begins, cues in kinds.items())),
-            tuple(Alternative(cue) for cues in kinds.values() for cue in cues),
+            tuple(
+                each for cues in kinds.values() for cue in cues for each in alternatives(cue)
+            ),
         )
         for reach, kinds in reaches.items()
     }
