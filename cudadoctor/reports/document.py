@@ -93,6 +93,10 @@ class Document:
     def _starts(self) -> list[int]:
         return list(accumulate((len(piece) + 1 for piece in self.pieces), initial=0))
 
+    @cached_property
+    def _starts_in_text(self) -> list[int]:
+        return list(accumulate((len(line.text) + 1 for line in self.lines), initial=0))
+
     def line_at(self, position: int) -> Line:
         """The line that holds this position of `flat`."""
         return self.lines[max(0, bisect_right(self._starts, position) - 1)]
@@ -106,7 +110,7 @@ class Document:
 
     def line_in_text(self, position: int) -> int:
         """The number of the line that holds this position of `text`."""
-        return self.lines[self.text.count("\n", 0, position)].number
+        return self.lines[bisect_right(self._starts_in_text, position) - 1].number
 
     def mentions(self, *words: str) -> bool:
         """Whether one of these words, in lower case, stands in `low`."""
