@@ -49,9 +49,7 @@ class Pattern:
     def _alternatives(self) -> tuple[Alternative, ...]:
         return tuple(alternatives(self.text))
 
-    def search(
-        self, text: str, low: str, spans: Iterable[tuple[int, int]]
-    ) -> re.Match[str] | None:
+    def search(self, text: str, low: str, spans: Iterable[tuple[int, int]]) -> re.Match[str] | None:
         """The first match within the first of these parts of a text that holds one."""
         patterns = [each.compiled for each in self._alternatives if each.may_match(low)]
         for span in spans if patterns else ():

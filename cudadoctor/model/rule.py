@@ -118,18 +118,24 @@ def rule(
 
 
 def remembered(function: Callable[[Machine, Knowledge], T]) -> Callable[[Machine, Knowledge], T]:
-    """A function that many rules ask about one machine: what it said of the last one is kept."""
-    last: tuple[Machine, Knowledge, T] | None = None
+    """A function that many rules ask about one machine: what it said of the last few is kept."""
+    kept: tuple[tuple[Machine, Knowledge, T], ...] = ()
 
     @wraps(function)
     def answer(m: Machine, kb: Knowledge) -> T:
-        nonlocal last
-        kept = last
-        if kept is None or kept[0] is not m or kept[1] is not kb:
-            kept = last = (m, kb, function(m, kb))
-        return kept[2]
+        nonlocal kept
+        for machine, knowledge, said in kept:
+            if machine is m and knowledge is kb:
+                return said
+        said = function(m, kb)
+        kept = ((m, kb, said), *kept[: _KEPT - 1])
+        return said
 
     return answer
+
+
+_KEPT = 3
+"""A report, and the machines that it is taken to mean."""
 
 
 def apply(function: Callable[..., T], *known: object) -> T:

@@ -50,9 +50,7 @@ _FIXED = (
         rf"(?:say|says|said|pin|pins|pinned|asks? for|asked for|want|wants|wanted) {_P}{_V}"
     ),
     # vllm must stay at 0.8.5; torch 2.4.1 has to stay
-    Pattern(
-        rf"{_P} (?:must|has to|have to|needs to|should) (?:stay|remain|be kept|be pinned){_V}"
-    ),
+    Pattern(rf"{_P} (?:must|has to|have to|needs to|should) (?:stay|remain|be kept|be pinned){_V}"),
     # condition: torchtext 0.18.0; our requirement from ops: vllm==0.6.6
     Pattern(rf"\b(?:condition|requirement|constraint|mandatory)(?: [\w' ]{{1,30}})?: {_P}{_V}"),
     Pattern(rf"{_P}{_V} (?:must|has to|have to|needs to) (?:stay|remain|be kept|not change)"),

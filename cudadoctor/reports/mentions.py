@@ -56,9 +56,7 @@ def _cues() -> dict[str, _Cues]:
     return {
         reach: _Cues(
             re.compile("|".join(f"{begins}(?:{'|'.join(cues)})" for begins, cues in kinds.items())),
-            tuple(
-                each for cues in kinds.values() for cue in cues for each in alternatives(cue)
-            ),
+            tuple(each for cues in kinds.values() for cue in cues for each in alternatives(cue)),
         )
         for reach, kinds in reaches.items()
     }

@@ -43,7 +43,8 @@ def standing(low: str, texts: dict[str, list[str]]) -> frozenset[str]:
     Most are told absent by their mark, which is not among the pieces of the text.
     """
     pieces = {low[place : place + MARK] for place in range(len(low) - MARK + 1)} | {""}
-    return frozenset([text for mark in pieces & texts.keys() for text in texts[mark] if text in low])
+    marks = pieces & texts.keys()
+    return frozenset([text for mark in marks for text in texts[mark] if text in low])
 
 
 def _found(row: SymptomRow, doc: Document, low: str, there: frozenset[str]) -> Symptom | None:

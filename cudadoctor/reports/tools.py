@@ -318,7 +318,11 @@ def read_paths(doc: Document) -> Statements:
     known: set[str] = set()
     of_mac = _MAC.search(doc.low) is not None
     for found, _ in zip(_LIBRARY.finditer(doc.flat), range(_MOST), strict=False):
-        facts = {path: value for path, value in _of_path(found, of_mac=of_mac).items() if path not in known}
+        facts = {
+            path: value
+            for path, value in _of_path(found, of_mac=of_mac).items()
+            if path not in known
+        }
         known |= facts.keys()
         yield from stated(doc.line_of(found), _PATH, facts, Rank.MESSAGE)
 
