@@ -7,7 +7,7 @@ what the rules leave open, and never makes a finding.
 
 import re
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from math import log, sqrt
 
@@ -51,20 +51,8 @@ class Counts(Struct, frozen=True, forbid_unknown_fields=True):
 
     def row(self, word: str) -> list[tuple[int, int]]:
         """Place of each cause with the number of its texts that hold the word."""
-        return _row(self.words.get(word, ""))
-
-
-def _row(entry: str) -> list[tuple[int, int]]:
-    found = _ENTRY.findall(entry)
-    return [(_LETTERS.index(letter), int(number or 1)) for letter, number in found]
-
-
-@lru_cache(maxsize=65536)
-def _weights(entry: str) -> tuple[tuple[int, float], ...]:
-    """Place of each cause with what the word says for it, in nats."""
-    row = _row(entry)
-    in_all = sum(number for _, number in row) + SMOOTHING
-    return tuple((place, log(in_all / (in_all - number))) for place, number in row)
+        found = _ENTRY.findall(self.words.get(word, ""))
+        return [(_LETTERS.index(letter), int(number or 1)) for letter, number in found]
 
 
 def counts_of(rows: Mapping[str, Mapping[str, int]]) -> Counts:
@@ -108,14 +96,15 @@ def likeness(words: frozenset[str], counted: Counts) -> dict[str, float]:
     The numbers are weights of evidence in nats, divided by the root of the number of known words:
     0 for a cause that the words say nothing of.
     """
-    known = [_weights(counted.words[word]) for word in words if word in counted.words]
+    known = [counted.row(word) for word in words if word in counted.words]
     alone = [word for word in words if " " not in word]
     if STRANGE * sum(word in counted.words for word in alone) < len(alone):
         return {}
     whole = sum(counted.sums) + SMOOTHING * len(counted.words)
     scores = [-len(known) * log(whole / (whole - own)) for own in counted.sums]
-    for weights in known:
-        for place, weight in weights:
-            scores[place] += weight
+    for row in known:
+        in_all = sum(number for _, number in row) + SMOOTHING
+        for place, number in row:
+            scores[place] += log(in_all / (in_all - number))
     ranked = sorted(zip(scores, counted.causes, strict=True), reverse=True)[:MOST]
     return {cause: round(score / sqrt(len(known)), 3) for score, cause in ranked if score > 0}
