@@ -38,7 +38,8 @@ def diagnosed(report: bytes) -> Diagnosis:
 def primary_of(diagnosis: Diagnosis) -> str | None:
     """The root cause; where no fault of the environment is shown, what is shown instead."""
     harmless = (finding.cause for finding in diagnosis.findings if finding.cause in HARMLESS)
-    return diagnosis.primary or next(harmless, None)
+    healthy = "not-environment" if diagnosis.verdict == "healthy" else None
+    return diagnosis.primary or next(harmless, healthy)
 
 
 class Case(NamedTuple):

@@ -1,12 +1,17 @@
-"""Count the words of labelled reports for ranking, and show what that is worth.
+"""Fit the ranking of causes to labelled texts, and show what that is worth.
 
 benchmarks/likeness.py FOLDER [--write]: FOLDER holds one folder a report (report.txt, case.json).
-Counted are these reports but those kept aside (see cases.py), the examples of the table of
-symptoms, and wordings.tsv beside this script: how people put the same trouble in other words. With
---write the counts go into the package and the figures into benchmarks/results.
+Learned from are these reports but those kept aside (see cases.py), the examples of the table of
+symptoms, wordings.tsv beside this script (how people put the same trouble in other words), and
+reports/*.jsonl (whole reports, made up or retold; no rule was made for them). With --write the
+weights go into the package and the figures into benchmarks/results. Needs scikit-learn.
 
-Each figure is of texts that were not counted for it: a fifth of the reports and of the symptoms,
-with all their wordings, is left out in turn.
+1. The words: a linear support vector machine over words, pairs and signs (reports/likeness.py).
+2. The voices: how much its answer counts beside the findings of the rules
+   (rules/pasted/ranking.py), by a conditional logit over the reports for which no rule was made.
+
+Each figure is of texts that were not learned from: a fifth of the reports and of the symptoms, with
+all their wordings, is left out in turn.
 """
 
 from __future__ import annotations
@@ -16,9 +21,10 @@ import csv
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from hashlib import sha1
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from cases import kept_aside, primary_of, share
@@ -28,14 +34,27 @@ from msgspec.structs import replace
 from cudadoctor import knowledge
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.knowledge.tables import FOLDER as TABLES
+from cudadoctor.model.catalogue import CATALOGUE
+from cudadoctor.model.findings import Diagnosis
 from cudadoctor.model.machine import Machine
 from cudadoctor.privacy.redact import Redactor
-from cudadoctor.reports.likeness import FEWEST, Counts, counts_of, likeness, words_of
+from cudadoctor.reports import likeness as words_model
+from cudadoctor.reports.likeness import FEWEST, Weights, likeness, rareness, row_of, words_of
 from cudadoctor.reports.reading import read_report
-from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.diagnose import by_rules
+from cudadoctor.rules.pasted import ranking
 
-WORDINGS = Path(__file__).parent / "wordings.tsv"
+HERE = Path(__file__).parent
 FOLDS = 5
+MOST_WORDS, WEIGHTS_OF_WORDS, WEIGHTS_OF_SIGNS = 7500, 52_000, 11_000
+"""So many of the words, and of the weights, stay: the table is smaller than 300 KB."""
+HEED = 0.5
+"""How much signs count beside words."""
+COST = 0.5
+STEPS = 40
+"""The largest weight has so many steps."""
+RIDGE = 0.3
+Heard = dict[str, dict[str, float]]
 
 
 class Text(NamedTuple):
@@ -49,6 +68,14 @@ class Text(NamedTuple):
     sufficient: bool = True
 
 
+class Read(NamedTuple):
+    """What the doctor reads of a text and what its rules say, without the ranking."""
+
+    machine: Machine
+    signs: frozenset[str]
+    said: Diagnosis
+
+
 def of_reports(folder: Path) -> Iterable[Text]:
     for path in sorted(folder.glob("*/case.json")):
         if not kept_aside(path):
@@ -56,7 +83,7 @@ def of_reports(folder: Path) -> Iterable[Text]:
             text = (path.parent / "report.txt").read_text("utf-8", "replace")
             words = words_of(Redactor(Machine(), text).text(text))
             causes = tuple(case["causes"])
-            yield Text("report", path.parent.name, causes, text, words, case["report_sufficient"])
+            yield Text("thread", path.parent.name, causes, text, words, case["report_sufficient"])
 
 
 def of_symptoms() -> Iterable[Text]:
@@ -68,7 +95,7 @@ def of_symptoms() -> Iterable[Text]:
 
 
 def of_wordings() -> Iterable[Text]:
-    with WORDINGS.open(encoding="utf-8", newline="") as file:
+    with (HERE / "wordings.tsv").open(encoding="utf-8", newline="") as file:
         rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         for number, (cause, key, wording) in enumerate(rows):
             text = wording.replace("\\n", "\n")
@@ -76,45 +103,181 @@ def of_wordings() -> Iterable[Text]:
             yield Text(kind, key or f"wording {number}", (cause,), text, words_of(text))
 
 
-def counted(texts: Iterable[Text]) -> Counts:
-    texts = tuple(texts)
-    held = Counter(word for text in texts for word in text.words)
-    by_word: dict[str, Counter[str]] = defaultdict(Counter)
-    for text in texts:
-        for word in text.words:
-            if held[word] >= FEWEST:
-                by_word[word][text.causes[0]] += 1
-    return counts_of(by_word)
+def of_made() -> Iterable[Text]:
+    for path in sorted((HERE / "reports").glob("*.jsonl")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines()):
+            row = json.loads(line)
+            of = f"{path.stem} {number}"
+            yield Text(path.stem, of, (row["cause"],), row["text"], words_of(row["text"]))
 
 
-def figures(texts: list[Text]) -> dict[str, object]:
-    """Of each kind of text: right and among three, by the rules, the words, and both."""
-    tables = knowledge.load()
+def read(text: Text, tables: knowledge.Knowledge) -> Read:
+    machine = replace(read_report(text.text, tables), likeness={})
+    return Read(machine, ranking.signs(machine, tables), by_rules(machine, tables))
+
+
+# --- the words -------------------------------------------------------------------------------
+
+
+class Vocabulary:
+    """The words that count, with their rareness, and texts as rows of a matrix."""
+
+    def __init__(self, texts: Sequence[frozenset[str]], only: frozenset[str] | None = None) -> None:
+        held = Counter(word for words in texts for word in words)
+        kept = sorted(
+            word
+            for word, number in held.items()
+            if number >= FEWEST and (only is None or word in only)
+        )
+        self.place = {word: place for place, word in enumerate(kept)}
+        self.rare = [rareness(len(texts), held[word]) for word in kept]
+
+    def rows(self, texts: Sequence[frozenset[str]], scale: float) -> Any:
+        import numpy as np
+        from scipy.sparse import csr_matrix
+
+        places, values, ends = [], [], [0]
+        for words in texts:
+            own = sorted(self.place[word] for word in words if word in self.place)
+            rare = np.array([self.rare[place] for place in own])
+            places += own
+            values += list(scale * rare / max(1e-9, float(np.sqrt(rare @ rare))))
+            ends.append(len(places))
+        return csr_matrix((values, places, ends), shape=(len(texts), len(self.place)))
+
+
+def fitted(texts: Sequence[Text], reads: Sequence[Read]) -> Weights:
+    """The weights of words and signs that tell the causes of these texts apart best."""
+    import numpy as np
+    from scipy.sparse import hstack
+    from sklearn.svm import LinearSVC
+
+    causes = sorted({text.causes[0] for text in texts})
+    labels = [causes.index(text.causes[0]) for text in texts]
+    words, found = [text.words for text in texts], [seen.signs for seen in reads]
+    known, marks = Vocabulary(words), Vocabulary(found)
+
+    def fit() -> Any:
+        rows = hstack([known.rows(words, 1), marks.rows(found, HEED)]).tocsr()
+        return LinearSVC(C=COST, random_state=0).fit(rows, labels)
+
+    told = np.abs(fit().coef_[:, : len(known.place)]).max(0)
+    strongest = set(np.argsort(-told)[:MOST_WORDS].tolist())
+    kept = frozenset(word for word, place in known.place.items() if place in strongest)
+    known = Vocabulary(words, kept)
+    model = fit()
+    own = model.coef_[:, : len(known.place)] * np.array(known.rare)
+    of_signs = model.coef_[:, len(known.place) :] * np.array(marks.rare)
+    for weights, most in ((own, WEIGHTS_OF_WORDS), (of_signs, WEIGHTS_OF_SIGNS)):
+        if weights.size > most:
+            weights[np.abs(weights) < np.sort(np.abs(weights), axis=None)[-most]] = 0
+    step = float(max(np.abs(own).max(), np.abs(of_signs).max()) / STEPS)
+
+    def table(vocabulary: Vocabulary, weights: Any) -> dict[str, str]:
+        return {
+            word: row_of(
+                vocabulary.rare[place],
+                {cause: weights[cause, place] for cause in np.flatnonzero(weights[:, place])},
+                step,
+            )
+            for word, place in vocabulary.place.items()
+        }
+
+    return Weights(
+        causes=tuple(causes),
+        start=tuple(round(float(start), 3) for start in model.intercept_),
+        step=round(step, 5),
+        heed=HEED,
+        words=table(known, own),
+        signs=table(marks, of_signs),
+    )
+
+
+# --- the voices ------------------------------------------------------------------------------
+
+
+def heard_in(text: Text, seen: Read, weights: Weights, tables: knowledge.Knowledge) -> Heard:
+    machine = replace(seen.machine, likeness=likeness(text.words, weights))
+    said = seen.said
+    return ranking.voices(machine, tables, said.findings, said.primary, weights)
+
+
+def counted(heard: Sequence[Heard], causes: Sequence[tuple[str, ...]]) -> dict[str, float]:
+    """How much each voice counts: the chances of the known causes are the largest."""
+    import numpy as np
+    from scipy.optimize import minimize
+
+    names = sorted({name for voices in heard for of in voices.values() for name in of})
+    place = {name: number for number, name in enumerate(names)}
+    ranked = [cause for cause in CATALOGUE if cause != "unknown"]
+    told = np.zeros((len(heard), len(ranked), len(names)), dtype=np.float32)
+    right = np.zeros((len(heard), len(ranked)))
+    for number, voices in enumerate(heard):
+        for row, cause in enumerate(ranked):
+            right[number, row] = cause in causes[number]
+            for name, value in voices[cause].items():
+                told[number, row, place[name]] = value
+
+    def loss(counts: Any) -> tuple[float, Any]:
+        sums = told @ counts
+        shares = np.exp(sums - sums.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        hit = (shares * right).sum(1) + 1e-300
+        wanted = shares * right / hit[:, None]
+        slope = np.einsum("ic,icf->f", wanted - shares, told)
+        return -np.log(hit).sum() + RIDGE * counts @ counts / 2, RIDGE * counts - slope
+
+    best = minimize(loss, np.zeros(len(names)), jac=True, method="L-BFGS-B").x
+    return {name: round(float(count), 2) for name, count in zip(names, best, strict=True)}
+
+
+# --- the figures -----------------------------------------------------------------------------
+
+LEARNED_BY_RULES = ("thread", "example", "wording", "wording of a symptom")
+"""Texts that rules were made for, or that tell less than a report: the voices are not fitted to
+them."""
+
+
+def fold_of(text: Text) -> int:
+    return int(sha1(text.of.encode()).hexdigest(), 16) % FOLDS
+
+
+def figures(
+    texts: Sequence[Text], reads: Sequence[Read], tables: knowledge.Knowledge
+) -> tuple[dict[str, object], dict[str, float]]:
+    """Of each kind of text: right and among three, by rules, words and both; and the voices."""
+    heard: dict[int, Heard] = {}
     answers: dict[str, list[bool]] = defaultdict(list)
-    groups = sorted({text.of for text in texts})
-    fold = {of: number * 7919 % len(groups) % FOLDS for number, of in enumerate(groups)}
     for left_out in range(FOLDS):
-        counts = counted(text for text in texts if fold[text.of] != left_out)
-        for text in texts:
-            if fold[text.of] != left_out or not text.sufficient or text.kind == "example":
+        learned = [number for number, text in enumerate(texts) if fold_of(text) != left_out]
+        weights = fitted([texts[n] for n in learned], [reads[n] for n in learned])
+        for number, (text, seen) in enumerate(zip(texts, reads, strict=True)):
+            if fold_of(text) == left_out and text.kind != "example":
+                heard[number] = heard_in(text, seen, weights, tables)
+    honest = [number for number in heard if texts[number].kind not in LEARNED_BY_RULES]
+    calibration: dict[str, list[bool]] = defaultdict(list)
+    for left_out in range(FOLDS):
+        learned = [number for number in honest if fold_of(texts[number]) != left_out]
+        counts = counted([heard[n] for n in learned], [texts[n].causes for n in learned])
+        for number in (n for n in heard if fold_of(texts[n]) == left_out):
+            text = texts[number]
+            if not text.sufficient:
                 continue
-            alike = likeness(text.words, counts)
-            machine = read_report(text.text, tables)
-            for by, weights in (("rules", {}), ("rules and words", alike)):
-                said = diagnose(replace(machine, likeness=weights), tables)
-                named = primary_of(said)
-                ranked = [*filter(None, [named]), *(found.cause for found in said.candidates)]
-                three = list(dict.fromkeys(ranked))[:3]
-                answers[f"{text.kind}, {by}: right"].append(named in text.causes)
-                answers[f"{text.kind}, {by}: wrong"].append(
-                    named is not None and named not in text.causes
-                )
-                answers[f"{text.kind}, {by}: among three"].append(
-                    not set(three).isdisjoint(text.causes)
-                )
-            first = next(iter(alike), None)
-            answers[f"{text.kind}, words: right"].append(first in text.causes)
-    return {name: share(found) for name, found in sorted(answers.items())}
+            chance = ranking.weighed(heard[number], counts)
+            named = primary_of(reads[number].said)
+            three = list(chance)[:3]
+            answers[f"{text.kind}, rules alone: right"].append(named in text.causes)
+            answers[f"{text.kind}, rules alone: wrong"].append(
+                named is not None and named not in text.causes
+            )
+            answers[f"{text.kind}: right"].append(three[0] in text.causes)
+            answers[f"{text.kind}: among three"].append(not set(three).isdisjoint(text.causes))
+            if number in honest:
+                share_ = next(iter(chance.values()))
+                calibration[f"chance {int(share_ * 10) / 10:.1f}"].append(three[0] in text.causes)
+    counts = counted([heard[n] for n in honest], [texts[n].causes for n in honest])
+    shown = {name: share(found) for name, found in sorted((answers | calibration).items())}
+    return shown, counts
 
 
 def main() -> int:
@@ -122,12 +285,19 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
-    texts = [*of_reports(asked.folder), *of_symptoms(), *of_wordings()]
+    tables = knowledge.load()
+    texts = [*of_reports(asked.folder), *of_symptoms(), *of_wordings(), *of_made()]
+    reads = [read(text, tables) for text in texts]
+    shown, counts = figures(texts, reads, tables)
+    found: dict[str, object] = {"texts": Counter(text.kind for text in texts), **shown}
     if asked.write:
-        plain = msgspec.json.encode(counted(texts)).replace(b'",', b'",\n')
-        Path(TABLES, "rules/likeness.json").write_bytes(plain + b"\n")
-    found = {"texts": Counter(text.kind for text in texts), **figures(texts)}
-    if asked.write:
+        for name, table in (
+            ("likeness", fitted(texts, reads)),
+            ("voices", ranking.Voices(counts=counts)),
+        ):
+            plain = msgspec.json.encode(table).replace(b'",', b'",\n')
+            Path(TABLES, f"rules/{name}.json").write_bytes(plain + b"\n")
+        words_model.weights.cache_clear()
         saved("likeness", found)
     else:
         print(json.dumps(found, indent=1))

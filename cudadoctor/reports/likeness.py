@@ -1,12 +1,11 @@
 """What reports that read like this one were about.
 
-A complement naive Bayes over single words and neighbouring pairs, counted in labelled public
-reports and in the examples of the table of symptoms (benchmarks/likeness.py counts them). It ranks
-what the rules leave open, and never makes a finding.
+A linear model over single words and neighbouring pairs, fitted to reports whose cause is known
+(benchmarks/likeness.py fits it). It ranks what the rules leave open, and never makes a finding.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from itertools import pairwise
 from math import log, sqrt
@@ -17,12 +16,9 @@ from cudadoctor.knowledge.tables import table
 from cudadoctor.model.machine import Strings
 
 FEWEST = 3
-"""A word counts that stands in so many reports: one person's names and paths do not."""
+"""A word counts that stands in so many texts: one person's names and paths do not."""
 STRANGE = 20
 """Names among words of another language tell nothing: of so many words one has to be known."""
-SMOOTHING = 0.3
-MOST = 8
-"""So many causes are worth ranking."""
 _LONGEST_LINE = 2000
 _MOST_LINES = 1500
 """What comes later is a log, in which everything stands."""
@@ -32,45 +28,54 @@ _WORDS = re.compile(
 _NUMBER = re.compile(r"\d+")
 
 
-_ASCII = "".join(mark for mark in map(chr, range(32, 127)) if mark not in '0123456789",\\')
-_LETTERS = _ASCII + "".join(map(chr, range(0xC0, 0x100)))
-"""One letter for each cause, by its place: a table of pairs of numbers would be twice as large."""
-_ENTRY = re.compile(r"(\D)(\d*)")
+LETTERS = tuple(
+    letter
+    for letter in map(chr, (*range(32, 127), *range(0xA1, 0x100)))
+    if letter not in '",\\\xad'
+)
+"""Causes and numbers are told by one letter each: pairs of numbers would be twice as large."""
+_PLACE = {letter: place for place, letter in enumerate(LETTERS)}
+_MIDDLE = 45
+"""The letter at this place is the weight 0; those around it are steps up and down."""
+_RARENESS = 0.1
+"""The step of a word's rareness, in nats."""
 
 
-class Counts(Struct, frozen=True, forbid_unknown_fields=True):
-    """sums: all counts of each cause together.
+class Weights(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much words and signs of a report speak for each cause.
 
-    words: word or pair -> the letter of each cause, behind it how many of its texts hold the word,
-    if that is not 1.
+    start: what a cause has before any word. step: of a weight. words, signs: word or sign -> the
+    letter of its rareness, then for each cause that it tells of the letters of cause and weight.
+    heed: how much the signs count beside the words.
     """
 
     causes: Strings
-    sums: tuple[int, ...]
+    start: tuple[float, ...]
+    step: float
+    heed: float
     words: dict[str, str]
-
-    def row(self, word: str) -> list[tuple[int, int]]:
-        """Place of each cause with the number of its texts that hold the word."""
-        found = _ENTRY.findall(self.words.get(word, ""))
-        return [(_LETTERS.index(letter), int(number or 1)) for letter, number in found]
+    signs: dict[str, str]
 
 
-def counts_of(rows: Mapping[str, Mapping[str, int]]) -> Counts:
-    """The counts of words in texts: word -> cause -> number of its texts that hold the word."""
-    causes = sorted({cause for row in rows.values() for cause in row})
-    sums = [sum(row.get(cause, 0) for row in rows.values()) for cause in causes]
-    letter = dict(zip(causes, _LETTERS, strict=False))
-    words = {
-        word: "".join(f"{letter[cause]}{number if number > 1 else ''}" for cause, number in row)
-        for word, row in ((word, sorted(row.items())) for word, row in sorted(rows.items()))
-    }
-    return Counts(tuple(causes), tuple(sums), words)
+def rareness(texts: int, holding: int) -> float:
+    """How rare a word is that so many of the texts hold, as the table has it, in nats."""
+    return _RARENESS * round(log((1 + texts) / (1 + holding)) / _RARENESS) + 1
+
+
+def row_of(rare: float, weights: Mapping[int, float], step: float) -> str:
+    """The letters of a word: its rareness, and place of a cause -> weight."""
+    told = "".join(
+        LETTERS[cause] + LETTERS[_MIDDLE + round(weight / step)]
+        for cause, weight in sorted(weights.items())
+        if round(weight / step)
+    )
+    return LETTERS[round((rare - 1) / _RARENESS)] + told
 
 
 @cache
-def counts() -> Counts:
-    """The counts of the package."""
-    return table("rules/likeness", Counts)
+def weights() -> Weights:
+    """The weights of the package."""
+    return table("rules/likeness", Weights)
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -90,21 +95,24 @@ def _split(piece: str) -> list[str]:
     return [piece[place : place + 2] for place in range(max(1, len(piece) - 1))]
 
 
-def likeness(words: frozenset[str], counted: Counts) -> dict[str, float]:
-    """The causes that a report's words speak for, the likeliest first.
+def likeness(words: frozenset[str], table: Weights) -> dict[str, float]:
+    """How much the words of a report speak for each cause; nothing where hardly one is known.
 
-    The numbers are weights of evidence in nats, divided by the root of the number of known words:
-    0 for a cause that the words say nothing of.
+    Above 0 the words rather speak for the cause, once its start and the signs are added.
     """
-    known = [counted.row(word) for word in words if word in counted.words]
     alone = [word for word in words if " " not in word]
-    if STRANGE * sum(word in counted.words for word in alone) < len(alone):
+    if STRANGE * sum(word in table.words for word in alone) < len(alone):
         return {}
-    whole = sum(counted.sums) + SMOOTHING * len(counted.words)
-    scores = [-len(known) * log(whole / (whole - own)) for own in counted.sums]
-    for row in known:
-        in_all = sum(number for _, number in row) + SMOOTHING
-        for place, number in row:
-            scores[place] += log(in_all / (in_all - number))
-    ranked = sorted(zip(scores, counted.causes, strict=True), reverse=True)[:MOST]
-    return {cause: round(score / sqrt(len(known)), 3) for score, cause in ranked if score > 0}
+    return spoken(words, table.words, table)
+
+
+def spoken(found: Collection[str], rows: Mapping[str, str], table: Weights) -> dict[str, float]:
+    """What these words (or signs) say of each cause; more of them say it surer, not louder."""
+    said = [0.0] * len(table.causes)
+    length = 0.0
+    for row in filter(None, map(rows.get, found)):
+        length += (_RARENESS * _PLACE[row[0]] + 1) ** 2
+        for cause, weight in zip(row[1::2], row[2::2], strict=True):
+            said[_PLACE[cause]] += _PLACE[weight] - _MIDDLE
+    scale = table.step / sqrt(length or 1)
+    return {cause: round(scale * sum_, 3) for cause, sum_ in zip(table.causes, said, strict=True)}

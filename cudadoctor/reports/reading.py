@@ -22,7 +22,7 @@ from cudadoctor.reports import (
     transcripts,
 )
 from cudadoctor.reports.document import document
-from cudadoctor.reports.likeness import counts, likeness, words_of
+from cudadoctor.reports.likeness import likeness, weights, words_of
 from cudadoctor.reports.statements import Reader, Statement, machine_of, of_one_torch
 from cudadoctor.reports.symptoms import symptoms_of
 
@@ -100,7 +100,7 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
         look="report",
         date=doc.day or None,
         symptoms=found,
-        likeness=likeness(words_of(doc.text), counts()),
+        likeness=likeness(words_of(doc.text), weights()),
         gaps=tuple(gaps),
     )
     machine = demands.with_installed(_with_l4t(machine, knowledge))

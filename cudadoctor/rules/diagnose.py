@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
+from typing import TypedDict
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Machine, OptStr, Strings, gap_of, lookup, origin_of
 from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
-from cudadoctor.model.trust import acting, is_doctors_own, typed
+from cudadoctor.model.trust import Command, acting, is_doctors_own, typed
 from cudadoctor.rules.evidence.signs import WORDS, in_passing
 from cudadoctor.rules.healthy import shortfalls
 from cudadoctor.rules.registry import RULES, pasted_rules, stated_rules
@@ -48,6 +49,17 @@ def diagnose(
 
     ignore: causes that the user does not want to hear of.
     """
+    said = by_rules(machine, knowledge, rules, ignore)
+    return _weighed(said, machine, knowledge, ignore) if machine.look == "report" else said
+
+
+def by_rules(
+    machine: Machine,
+    knowledge: Knowledge,
+    rules: Iterable[Rule] | None = None,
+    ignore: Collection[str] = (),
+) -> Diagnosis:
+    """What the rules alone say, without the words of a report."""
     found = []
     passed = []
     undecided = []
@@ -383,23 +395,7 @@ def _concluded(
     )
     candidates: tuple[Candidate, ...] = ()
     asked: Strings | None = None
-    if verdict == "undecided" and pasted:
-        from cudadoctor.rules.pasted.reported import (
-            READS_ALIKE,
-            candidates_in,
-            commands_in,
-            named_by_words,
-        )
-
-        primary = primary or named_by_words(machine, knowledge, findings)
-        primary = None if primary in ignore else primary
-        candidates = candidates_in(machine, knowledge, findings, primary)
-        # Without a primary, what hardly reads like one cause is not known well enough to ask about.
-        first, second = ([c.score for c in candidates] + [0.0, 0.0])[:2]
-        clear = primary or first > READS_ALIKE or first > _CLEARLY * second
-        known = candidates if clear else ()
-        asked = command_after(machine, known, commands_in(machine, knowledge))
-    elif verdict == "undecided":
+    if verdict == "undecided" and not pasted:
         # 0.5 for a finding that is only possible, 0.2 for a cause that nothing speaks for yet.
         scores = {gap.cause: 0.2 for gap in undecided if gap.matters}
         hinted = [
@@ -409,20 +405,89 @@ def _concluded(
         ]
         candidates = ranked(scores | {finding.cause: 0.5 for finding in hinted})
         asked = command_for(acting(machine), undecided)
-    left = {gap.cause for gap in undecided} | {candidate.cause for candidate in candidates}
     return Diagnosis(
         verdict=verdict,
         primary=primary,
         findings=findings,
-        passed=tuple(cause for cause in passed if not (pasted and cause in left)),
+        passed=passed,
         undecided=undecided,
         candidates=tuple(candidate for candidate in candidates if candidate.cause not in ignore),
-        next_command=typed(*asked) if asked else None,
-        beside=tuple(
-            typed(*command.beside)
-            for command in _commands()
-            if asked and command.run == asked and _can_tell(command.beside, machine)
-        ),
+        **_asked(asked, machine),
+    )
+
+
+class _Asked(TypedDict):
+    next_command: Command | None
+    beside: tuple[Command, ...]
+
+
+def _asked(command: Strings | None, machine: Machine) -> _Asked:
+    """The next command, and those without whose output its own tells little."""
+    beside = (known.beside for known in _commands() if command and known.run == command)
+    return {
+        "next_command": typed(*command) if command else None,
+        "beside": tuple(typed(*other) for other in beside if _can_tell(other, machine)),
+    }
+
+
+def _weighed(
+    said: Diagnosis, machine: Machine, knowledge: Knowledge, ignore: Collection[str]
+) -> Diagnosis:
+    """What the rules say of a report, weighed against its words.
+
+    What the rules are sure of stands, unless hardly anything else in the report agrees. What they
+    leave open is ranked, and named where its chance is even.
+    """
+    from cudadoctor.rules.pasted.ranking import chances
+    from cudadoctor.rules.pasted.reported import commands_in
+
+    chance = chances(machine, knowledge, said.findings, said.primary)
+    chance = {cause: share for cause, share in chance.items() if cause not in ignore}
+    likeliest, share = next(iter(chance.items()))
+    verdict, findings = said.verdict, said.findings
+    if verdict != "undecided" and chance.get(_cause_said(said), 1) < _DOUBTED:
+        verdict, findings = "undecided", _doubted(findings, likeliest)
+    asked, candidates = None, ()
+    if verdict == "undecided":
+        candidates = ranked(
+            {cause: round(share, 2) for cause, share in chance.items() if share >= _WORTH_NAMING}
+        )
+        # What hardly anything speaks for is not known well enough to ask about.
+        known = candidates if share >= _ASKED_FROM else ()
+        asked = command_after(machine, known, commands_in(machine, knowledge))
+        said = replace(said, primary=likeliest if share >= _NAMED else None)
+    left = {gap.cause for gap in said.undecided} | {candidate.cause for candidate in candidates}
+    return replace(
+        said,
+        verdict=verdict,
+        findings=findings,
+        passed=tuple(cause for cause in said.passed if cause not in left),
+        candidates=candidates,
+        **_asked(asked, machine),
+    )
+
+
+_NAMED = 0.5
+"""The chance of a cause that is named although no rule is sure of it."""
+_DOUBTED = 0.05
+"""A verdict of the rules about a report does not stand beside a lower chance of its cause."""
+_WORTH_NAMING = 0.01
+_ASKED_FROM = 0.2
+"""The chance from which a candidate is worth a command of its own."""
+
+
+def _cause_said(said: Diagnosis) -> str:
+    """The cause that a verdict about a report stands for."""
+    harmless = next((found.cause for found in said.findings if found.cause in HARMLESS), None)
+    return said.primary or harmless or "not-environment"
+
+
+def _doubted(findings: tuple[Finding, ...], likeliest: str) -> tuple[Finding, ...]:
+    """Findings that the rest of a report speaks against; beside what is harmless no errors."""
+    most = WARNING if likeliest in HARMLESS else ERROR
+    return tuple(
+        replace(finding, confidence=POSSIBLE, severity=max(finding.severity, most))
+        for finding in findings
     )
 
 
@@ -605,8 +670,6 @@ def command_after(
 
 
 _POSSIBLE = 0.5
-_CLEARLY = 1.4
-"""So many times the score of the next candidate is clearly more."""
 _ASKED_ABOUT = 3
 """A report names so many candidates; the command has to tell them apart."""
 

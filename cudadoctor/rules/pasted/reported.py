@@ -16,19 +16,14 @@ from packaging.version import Version
 from cudadoctor.installers.requirement import name_of
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import CauseText, Meaning, symptoms
-from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS, HARMLESS
+from cudadoctor.model.catalogue import HARMLESS
 from cudadoctor.model.findings import (
-    INFO,
-    POSSIBLE,
-    Candidate,
     Confidence,
-    Finding,
     Remedies,
     Remedy,
     Risk,
     Severity,
     Standing,
-    ranked,
 )
 from cudadoctor.model.machine import Distribution, Machine, OptStr, Strings, Symptom
 from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS, cut
@@ -193,7 +188,7 @@ def _signs(m: Machine, kb: Knowledge) -> dict[str, list[Sign]]:
     for place, symptom in enumerate(m.symptoms or ()):
         meaning = meaning_of(symptom, m, kb)
         possible = meaning and meaning.confidence == "possible"
-        if meaning and not (possible and _contradicted(meaning.cause, m, kb)):
+        if meaning and not (possible and contradicted(meaning.cause, m, kb)):
             signs.append(Sign(place, symptom, meaning))
         if symptom.key == VERDICT and (cause := symptom.values.get("cause")):
             unsure = symptom.values.get("sure", "").strip().lower() == "possible"
@@ -225,7 +220,7 @@ _BOUND_TO = {"jetson-build": "jetson", "wsl-setup": "wsl", "windows-runtime-dll"
 """Causes that there are on one kind of system only."""
 
 
-def _contradicted(cause: str, m: Machine, kb: Knowledge) -> bool:
+def contradicted(cause: str, m: Machine, kb: Knowledge) -> bool:
     fact, system = _CONTRADICTED.get(cause), _BOUND_TO.get(cause)
     elsewhere = cause == "platform-unsupported" and m.platform.system in ("Linux", "Windows")
     return (
@@ -256,99 +251,6 @@ def _meanings(m: Machine, kb: Knowledge) -> dict[str, Meaning | None]:
         )
         for key, row in rows.items()
     }
-
-
-def candidates_in(
-    m: Machine,
-    kb: Knowledge,
-    findings: tuple[Finding, ...],
-    primary: OptStr,
-) -> tuple[Candidate, ...]:
-    """The causes that a report leaves open, the likeliest first; the primary cause before all.
-
-    findings: in the order of diagnose(). score: 0.6 for what is
-    likely, 0.5 for what was found to be possible; below it what the same error texts mean in other
-    circumstances, the commonest first, and less where the texts only pass by. A catch-all that is
-    no more than possible stands behind the first of these. Of equals the one that the words of the
-    report speak for comes first; those words alone rank what nothing else tells.
-    """
-    scores = {}
-    for finding in filter(_is_candidate, findings):
-        weak = 0.25 if finding.cause in CATCH_ALLS else _POSSIBLE
-        scores[finding.cause] = weak if finding.confidence is POSSIBLE else 0.6
-    standing = _standing_of(m, kb)
-    for symptom in sorted(m.symptoms or (), key=standing):
-        row = symptoms().by_key.get(symptom.key)
-        still = [way for way in row.means if not refuted(way.when, m, kb)] if row else []
-        causes = list(dict.fromkeys(way.cause for way in still))
-        if any(way.confidence != "open" for way in still):
-            causes.sort(key=_rareness)
-        most = 0.15 if standing(symptom) is Standing.PASSING else 0.3
-        for number, cause in enumerate(causes, 1):
-            score = min(most, 0.15) if cause in CATCH_ALLS else most
-            scores[cause] = max(scores.get(cause, 0), round(score / number, 2))
-    spoken_for = _spoken_for(m, kb)
-    for cause, weight in spoken_for.items():
-        adds = _OF_EQUALS if cause in scores else READS_ALIKE
-        share = weight / max(spoken_for.values())
-        scores[cause] = round(scores.get(cause, 0) + adds * share, 2)
-    if primary is not None:
-        scores = {primary: max(scores.values(), default=_POSSIBLE)} | {
-            cause: score for cause, score in scores.items() if cause != primary
-        }
-    return ranked(scores)
-
-
-_POSSIBLE = 0.5
-"""The score of a candidate that was found to be possible."""
-READS_ALIKE = 0.25
-"""The score of the candidate that a report's words speak for most."""
-_OF_EQUALS = 0.1
-"""What those words add to a candidate that an error text names."""
-_HEAVIEST = 20
-"""No words weigh more, in nats: what a document claims beyond that, or below 0, is made up."""
-_MARGIN = 0.9
-"""So much more, in nats, the words have to speak for one cause than for the next."""
-
-
-def _spoken_for(m: Machine, kb: Knowledge) -> dict[str, float]:
-    """Causes that the words of the report speak for, in nats, if no fact is against them."""
-    return {
-        cause: weight
-        for cause, weight in (m.likeness or {}).items()
-        if cause in CATALOGUE
-        and cause != "unknown"
-        and 0 < weight < _HEAVIEST
-        and not _contradicted(cause, m, kb)
-    }
-
-
-def named_by_words(m: Machine, kb: Knowledge, findings: tuple[Finding, ...]) -> OptStr:
-    """The cause that the words of the report alone speak for, where they do so clearly.
-
-    Not beside a likely finding, nor another one than those that were found to be possible.
-    """
-    found = [finding for finding in findings if _is_candidate(finding)]
-    if any(finding.confidence is not POSSIBLE for finding in found):
-        return None
-    weights = [(weight, cause) for cause, weight in _spoken_for(m, kb).items()]
-    (first, cause), (second, _) = sorted([(0.0, ""), (0.0, ""), *weights], reverse=True)[:2]
-    clear = first - second >= _MARGIN
-    return cause if clear and cause in ({finding.cause for finding in found} or {cause}) else None
-
-
-def _is_candidate(finding: Finding) -> bool:
-    return (
-        not finding.because_of
-        and finding.cause != "unknown"
-        and (finding.severity is not INFO or finding.cause in HARMLESS)
-    )
-
-
-def _rareness(cause: str) -> int:
-    """How many causes are commoner in reports that do not tell their cause."""
-    common = WORDS["common"]
-    return common.index(cause) if cause in common else len(common)
 
 
 def standings(causes: Iterable[str], m: Machine, kb: Knowledge) -> dict[str, Standing]:
