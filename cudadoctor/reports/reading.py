@@ -76,7 +76,8 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
     Raises NotTextError for what is no text. Never raises for any text.
     """
     whole = document(data)
-    doc = doctor.without_own_words(prose.authors_own(whole))
+    author = prose.authors_own(whole)
+    doc = doctor.without_own_words(author)
     statements: list[Statement] = []
     gaps: list[Gap] = []
 
@@ -100,7 +101,8 @@ def read_report(data: bytes | str, knowledge: Knowledge) -> Machine:
         look="report",
         date=doc.day or None,
         symptoms=found,
-        likeness=likeness(words_of(doc.text), weights()),
+        # This doctor's own words are like those of no report.
+        likeness=likeness(words_of(doc.text), weights()) if doc is author else {},
         gaps=tuple(gaps),
     )
     machine = demands.with_installed(_with_l4t(machine, knowledge))

@@ -444,22 +444,28 @@ def _weighed(
     chance = chances(machine, knowledge, said.findings, said.primary)
     chance = {cause: share for cause, share in chance.items() if cause not in ignore}
     likeliest, share = next(iter(chance.items()))
-    verdict, findings = said.verdict, said.findings
-    if verdict != "undecided" and chance.get(_cause_said(said), 1) < _DOUBTED:
+    primary, verdict, findings = said.primary, said.verdict, said.findings
+    asked: Strings | None = None
+    candidates: tuple[Candidate, ...] = ()
+    if machine.likeness and verdict != "undecided" and chance.get(_cause_said(said), 1) < _DOUBTED:
         verdict, findings = "undecided", _doubted(findings, likeliest)
-    asked, candidates = None, ()
     if verdict == "undecided":
-        candidates = ranked(
-            {cause: round(share, 2) for cause, share in chance.items() if share >= _WORTH_NAMING}
-        )
+        if machine.likeness:
+            primary = likeliest if share >= _NAMED and likeliest != "unknown" else None
+        named = {
+            cause: round(share, 2)
+            for cause, share in chance.items()
+            if share >= _WORTH_NAMING and cause not in ("unknown", primary)
+        }
+        candidates = ranked({primary: round(share, 2)} | named if primary else named)
         # What hardly anything speaks for is not known well enough to ask about.
-        known = candidates if share >= _ASKED_FROM else ()
+        known = candidates if candidates and candidates[0].score >= _ASKED_FROM else ()
         asked = command_after(machine, known, commands_in(machine, knowledge))
-        said = replace(said, primary=likeliest if share >= _NAMED else None)
     left = {gap.cause for gap in said.undecided} | {candidate.cause for candidate in candidates}
     return replace(
         said,
         verdict=verdict,
+        primary=primary,
         findings=findings,
         passed=tuple(cause for cause in said.passed if cause not in left),
         candidates=candidates,
@@ -469,7 +475,7 @@ def _weighed(
 
 _NAMED = 0.5
 """The chance of a cause that is named although no rule is sure of it."""
-_DOUBTED = 0.05
+_DOUBTED = 0.3
 """A verdict of the rules about a report does not stand beside a lower chance of its cause."""
 _WORTH_NAMING = 0.01
 _ASKED_FROM = 0.2

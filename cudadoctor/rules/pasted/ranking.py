@@ -19,7 +19,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import symptoms
 from cudadoctor.knowledge.tables import table
 from cudadoctor.model.catalogue import CATALOGUE, HARMLESS
-from cudadoctor.model.findings import ERROR, Finding
+from cudadoctor.model.findings import ERROR, POSSIBLE, Finding
 from cudadoctor.model.machine import Machine, OptStr, lookup
 from cudadoctor.reports.likeness import Weights, spoken
 from cudadoctor.reports.likeness import weights as words_table
@@ -46,7 +46,8 @@ def chances(
 ) -> dict[str, float]:
     """The chance of each cause, the likeliest first; together they are 1.
 
-    findings: of the rules alone. first: the cause that the rules name first.
+    That of `unknown` is the chance that the report tells too little for any. findings: of the rules
+    alone. first: the cause that the rules name first.
     """
     return weighed(voices(m, kb, findings, first, words_table()), _counted().counts)
 
@@ -75,15 +76,13 @@ def voices(
 ) -> dict[str, dict[str, float]]:
     """Cause -> what speaks for or against it, by name -> how loud."""
     stated = {rule.name for rule in stated_rules()}
-    heard: dict[str, dict[str, float]] = {
-        cause: defaultdict(float) for cause in CATALOGUE if cause != "unknown"
-    }
+    heard: dict[str, dict[str, float]] = {cause: defaultdict(float) for cause in CATALOGUE}
     for cause, said in _words_and_signs(m, kb, known).items():
         if cause in heard:
             heard[cause]["words, against"] = min(said, _KNEE)
             heard[cause]["words, for"] = max(said, _KNEE)
     for finding in findings:
-        if finding.cause not in heard:
+        if finding.cause == "unknown":
             continue
         of_text = finding.rule == f"reported-{finding.cause}"
         kind = "text" if of_text else "statement" if finding.rule in stated else "fact"
@@ -92,7 +91,7 @@ def voices(
         heard[finding.cause][f"{finding.severity.name.lower()}, {confidence}"] = 1
         if finding.because_of:
             heard[finding.cause]["explained"] = 1
-    if first in heard:
+    if first is not None:
         heard[first]["first of the rules"] = 1
     for symptom in m.symptoms or ():
         row = symptoms().by_key.get(symptom.key)
@@ -100,6 +99,8 @@ def voices(
         for number, cause in enumerate(dict.fromkeys(way.cause for way in still), 1):
             if cause in heard:
                 heard[cause]["meaning of a text"] += 1 / number
+    heard["unknown"]["too little is told"] = 1
+    heard["unknown"]["something is found"] = any(f.confidence is not POSSIBLE for f in findings)
     errors = any(finding.severity is ERROR for finding in findings)
     for cause in HARMLESS:
         heard[cause]["beside errors"] = errors
