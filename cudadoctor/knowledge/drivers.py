@@ -72,12 +72,6 @@ class _Oldest(Row, frozen=True):
     def on(self, system: str) -> OptDriverVersion:
         return self.windows if system == "Windows" else self.linux
 
-    def covers(self, cuda: Version) -> bool:
-        """Whether it is of that release, or of that major.minor if no update is named."""
-        assert self.toolkit is not None
-        short = len(cuda.release) < 3 and minor(self.toolkit) == minor(cuda)
-        return short or self.toolkit.release == cuda.release
-
 
 class _Branch(Row, frozen=True):
     branch: int
@@ -107,6 +101,24 @@ class Drivers:
         """Known faults of driver releases, each with its sources."""
         return table("driver_faults", dict[str, tuple[DriverFault, ...]])["faults"]
 
+    @cached_property
+    def _toolkits(self) -> dict[str, list[_Oldest]]:
+        """The rows of the toolkits of each major.minor."""
+        found: dict[str, list[_Oldest]] = {}
+        for row in self._drivers.toolkits:
+            assert row.toolkit is not None
+            found.setdefault(minor(row.toolkit), []).append(row)
+        return found
+
+    def _covering(self, cuda: Version) -> list[_Oldest]:
+        """The toolkits of that release, or of that major.minor if no update is named."""
+        rows = self._toolkits.get(minor(cuda), [])
+        return [
+            row
+            for row in rows
+            if len(cuda.release) < 3 or (row.toolkit and row.toolkit.release == cuda.release)
+        ]
+
     def driver_floor(self, cuda: Version, system: str) -> Floor | None:
         """The oldest driver that runs this CUDA version on Linux or Windows.
 
@@ -115,10 +127,10 @@ class Drivers:
         are silent.
         """
         if cuda.major < MINOR_COMPATIBILITY_FROM:
-            rows = (row for row in self._drivers.toolkits if row.covers(cuda))
+            rows = self._covering(cuda)
         else:
-            rows = (row for row in self._drivers.floors if row.major == cuda.major)
-        row = next(rows, None)
+            rows = [row for row in self._drivers.floors if row.major == cuda.major]
+        row = next(iter(rows), None)
         if row is None or (driver := row.on(system)) is None:
             return None
         return Floor(driver=driver, source=row.sources[0], uncertain=row.uncertain)
@@ -130,7 +142,7 @@ class Drivers:
         proves that a driver is too old; what is prescribed keeps to the floor.
         """
         floor = self.driver_floor(cuda, system)
-        named = (row.on(system) for row in self._drivers.toolkits if row.covers(cuda))
+        named = (row.on(system) for row in self._covering(cuda))
         own = min((driver for driver in named if driver), default=None)
         if floor is None or own is None or own >= floor.driver:
             return floor

@@ -250,6 +250,7 @@ def _number(name: str, names: dict[str, int]) -> OptInt:
     return next((names[text] for text in spellings(name) if text in names), None)
 
 
+@lru_cache(maxsize=4096)
 def spellings(name: str) -> Strings:
     """A GPU's name in its plain spelling, then without its memory size if it has one.
 

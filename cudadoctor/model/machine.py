@@ -827,6 +827,8 @@ def origin_of(machine: Machine, path: str) -> OptStr:
 
 def gap_of(machine: Machine, path: str) -> Gap | None:
     """Why the fact at that path is not known: the gap of its longest prefix."""
+    if not machine.gaps:
+        return None
     return next((gap for name in _prefixes(path) for gap in machine.gaps if gap.fact == name), None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -114,6 +115,27 @@ def rule(
         )
 
     return make
+
+
+def remembered(function: Callable[[Machine, Knowledge], T]) -> Callable[[Machine, Knowledge], T]:
+    """A function that many rules ask about one machine: what it said of the last few is kept."""
+    kept: tuple[tuple[Machine, Knowledge, T], ...] = ()
+
+    @wraps(function)
+    def answer(m: Machine, kb: Knowledge) -> T:
+        nonlocal kept
+        for machine, knowledge, said in kept:
+            if machine is m and knowledge is kb:
+                return said
+        said = function(m, kb)
+        kept = ((m, kb, said), *kept[: _KEPT - 1])
+        return said
+
+    return answer
+
+
+_KEPT = 3
+"""A report, and the machines that it is taken to mean."""
 
 
 def apply(function: Callable[..., T], *known: object) -> T:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from cudadoctor.knowledge.patterns import Pattern
 from cudadoctor.model.machine import AUTHOR, BEFORE, Machine, OptStr, ProjectFile
 from cudadoctor.model.requirements import normal
 from cudadoctor.reports import phrases
@@ -31,39 +32,37 @@ _STAY = r"(?:stay|stick|remain|keep|hold|run|use|stuck|be)(?: (?:on|at|with|to|u
 _OURS = r"(?: (?:the|our|my|this|exactly|existing|installed|current))?"
 _FIXED = (
     # we must stay on vllm==0.6.6.post1; please keep torch at 2.4.1
-    re.compile(rf"(?:{_MODAL} (?:also |still )?{_STAY}|\b(?:i|we) keep){_OURS} {_P}{_V}"),
+    Pattern(rf"(?:{_MODAL} (?:also |still )?{_STAY}|\b(?:i|we) keep){_OURS} {_P}{_V}"),
     # we are stuck on torch 2.4; I'm pinned to vllm 0.8.5
-    re.compile(
+    Pattern(
         r"\b(?:i'm|we're|i am|we are|project is|team is|cluster is) "
         r"(?:stuck|locked|pinned|tied|bound|fixed|limited)(?: in)? (?:on|at|to|with)"
         rf"{_OURS} {_P}{_V}"
     ),
     # I need torch 2.6; our model requires transformers 4.46
-    re.compile(
+    Pattern(
         rf"\b(?:i|we|(?:my|our) \w{{2,20}})(?: (?:really|still|also|do))? (?:need|needs|require"
         rf"|requires|depend on|depends on){_OURS} {_P}{_V}"
     ),
     # requirements said torch 2.4.1; the trainer pins torch==2.4.1
-    re.compile(
+    Pattern(
         r"\b(?:requirements(?:\.txt)?|trainer|repo|repository|project|lock ?file) "
         rf"(?:say|says|said|pin|pins|pinned|asks? for|asked for|want|wants|wanted) {_P}{_V}"
     ),
     # vllm must stay at 0.8.5; torch 2.4.1 has to stay
-    re.compile(
-        rf"{_P} (?:must|has to|have to|needs to|should) (?:stay|remain|be kept|be pinned){_V}"
-    ),
+    Pattern(rf"{_P} (?:must|has to|have to|needs to|should) (?:stay|remain|be kept|be pinned){_V}"),
     # condition: torchtext 0.18.0; our requirement from ops: vllm==0.6.6
-    re.compile(rf"\b(?:condition|requirement|constraint|mandatory)(?: [\w' ]{{1,30}})?: {_P}{_V}"),
-    re.compile(rf"{_P}{_V} (?:must|has to|have to|needs to) (?:stay|remain|be kept|not change)"),
+    Pattern(rf"\b(?:condition|requirement|constraint|mandatory)(?: [\w' ]{{1,30}})?: {_P}{_V}"),
+    Pattern(rf"{_P}{_V} (?:must|has to|have to|needs to) (?:stay|remain|be kept|not change)"),
 )
-_UNCHANGED = re.compile(
+_UNCHANGED = Pattern(
     r"(?:can(?:'t|not| not)|must not|mustn't|may not|not allowed to|(?:do not|don't) want to"
     r"|won't|will not|rather not|without|avoid|not an option to)"
     r" (?:really |simply |just |easily |currently )?"
     r"(?P<how>upgrad|updat|bump|downgrad|chang|touch|replac|mov)(?:e|es|ing)?"
     rf"{_OURS} {_P}"
 )
-_KEPT = re.compile(
+_KEPT = Pattern(
     rf"(?:{_MODAL} (?:keep|leave|stay on|stick with|stay with){_OURS} {_P}"
     r" (?:as it is|as is|where it is|untouched|unchanged|alone)"
     rf"|{_P.replace('<name>', '<other>')} (?:must|has to|needs to) (?:stay|remain|be left|be kept)"
@@ -71,20 +70,20 @@ _KEPT = re.compile(
 )
 _BEFORE = (
     # it was xformers 0.0.33.post1 before the upgrade; it worked with bitsandbytes 0.45.0
-    re.compile(
+    Pattern(
         rf"\b(?:was|had|were on|was on|used|ran|came from) {_P}{_V}(?: [\w,]{{1,15}}){{0,2}}"
         r" (?:before|prior to|until)\b"
     ),
-    re.compile(
+    Pattern(
         r"\b(?:before|previously|until)\b(?: [\w,]{1,15}){0,5} (?:was|had|were on|was on|used|ran) "
         rf"{_P}{_V}"
     ),
-    re.compile(
+    Pattern(
         r"\b(?:worked|ran|works|was working|was fine|fine)(?: \w{2,12})? (?:with|on|under) "
         rf"{_P}{_V}"
     ),
-    re.compile(rf"{_P}{_V} (?:worked|was working|was fine|used to work)"),
-    re.compile(rf"\b(?:upgraded|updated|bumped) {_P} from (?:v)?(?P<v>\d[\w.]{{2,20}}) to\b"),
+    Pattern(rf"{_P}{_V} (?:worked|was working|was fine|used to work)"),
+    Pattern(rf"\b(?:upgraded|updated|bumped) {_P} from (?:v)?(?P<v>\d[\w.]{{2,20}}) to\b"),
 )
 _ASKS_NOTHING = re.compile(
     r"(?:\b(?:do|does|did|should|shall|would|if|whether|you|users|not|never|to)|n't)"
@@ -119,22 +118,22 @@ def read_demands(doc: Document) -> Statements:
 def _wanted(doc: Document) -> Iterator[tuple[str, int]]:
     """A requirement as pip writes it -> its line; "*" stands for what is installed."""
     for pattern in _FIXED:
-        for found in pattern.finditer(doc.low):
+        for found in pattern.finditer(doc.low, doc.low):
             name = _package(found["name"])
             if name and not _asks_nothing(found):
                 yield f"{name}{_specifier(found)}", doc.line_of(found)
-    for found in _UNCHANGED.finditer(doc.low):
+    for found in _UNCHANGED.finditer(doc.low, doc.low):
         if name := _package(found["name"]):
             up = found["how"] in ("upgrad", "updat", "bump")
             yield f"{name}{'<=' if up else '=='}*", doc.line_of(found)
-    for found in _KEPT.finditer(doc.low):
+    for found in _KEPT.finditer(doc.low, doc.low):
         if name := _package(found["name"] or found["other"]):
             yield f"{name}==*", doc.line_of(found)
 
 
 def _before(doc: Document) -> Iterator[tuple[str, int]]:
     for pattern in _BEFORE:
-        for found in pattern.finditer(doc.low):
+        for found in pattern.finditer(doc.low, doc.low):
             name = _package(found["name"])
             if name and name != "torch":
                 yield f"{name}=={found['v'].rstrip('.')}", doc.line_of(found)

@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from cudadoctor.knowledge.patterns import lower
+
 MOST_CHARACTERS = 2 << 20
 """Of a longer document the beginning and the end are read: there the facts and the error stand."""
 LONGEST_LINE = 24_000
@@ -72,6 +74,16 @@ class Document:
         return text
 
     @cached_property
+    def low_told(self) -> str:
+        """`told` as `Pattern` wants it."""
+        return lower(self.told)
+
+    @cached_property
+    def low_text(self) -> str:
+        """`text` as `Pattern` wants it."""
+        return lower(self.text)
+
+    @cached_property
     def pieces(self) -> list[str]:
         """Each line with single spaces."""
         # Only this letter changes its length in lower case.
@@ -80,6 +92,10 @@ class Document:
     @cached_property
     def _starts(self) -> list[int]:
         return list(accumulate((len(piece) + 1 for piece in self.pieces), initial=0))
+
+    @cached_property
+    def _starts_in_text(self) -> list[int]:
+        return list(accumulate((len(line.text) + 1 for line in self.lines), initial=0))
 
     def line_at(self, position: int) -> Line:
         """The line that holds this position of `flat`."""
@@ -94,11 +110,11 @@ class Document:
 
     def line_in_text(self, position: int) -> int:
         """The number of the line that holds this position of `text`."""
-        return self.lines[self.text.count("\n", 0, position)].number
+        return self.lines[bisect_right(self._starts_in_text, position) - 1].number
 
     def mentions(self, *words: str) -> bool:
         """Whether one of these words, in lower case, stands in `low`."""
-        return any(word in self.low for word in words)
+        return any(map(self.low.__contains__, words))
 
     def rows(self, pattern: re.Pattern[str], mark: str = "") -> list[tuple[int, Match]]:
         """The lines that begin with a pattern: number and match. mark: stands in all of them."""

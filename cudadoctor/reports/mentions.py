@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
+from typing import NamedTuple
 
+from cudadoctor.knowledge.patterns import Alternative, alternatives, lower
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.reports.document import Document, Line
 
@@ -31,9 +33,20 @@ _HIDDEN = "¦"
 _NEAR = re.compile(r"(?:\S{1,40}\s){0,3}$")
 
 
+class _Cues(NamedTuple):
+    """The cues of one reach, of every stance and language: all in one pattern, and each alone."""
+
+    pattern: re.Pattern[str]
+    each: tuple[Alternative, ...]
+
+    def told(self, low: str) -> tuple[Alternative, ...]:
+        """Those whose words stand in a text."""
+        return tuple(cue for cue in self.each if cue.may_match(low))
+
+
 @cache
-def _cues() -> dict[str, re.Pattern[str]]:
-    """Each reach with the cues of every stance and language."""
+def _cues() -> dict[str, _Cues]:
+    """The cues of each reach."""
     reaches: dict[str, dict[str, list[str]]] = {}
     for stance in _TABLE.values():
         for reach, patterns in stance.items():
@@ -41,8 +54,9 @@ def _cues() -> dict[str, re.Pattern[str]]:
                 begins = "" if _SCRIPTS.search(pattern) else r"\b"
                 reaches.setdefault(reach, {}).setdefault(begins, []).append(pattern)
     return {
-        reach: re.compile(
-            "|".join(f"{begins}(?:{'|'.join(cues)})" for begins, cues in kinds.items())
+        reach: _Cues(
+            re.compile("|".join(f"{begins}(?:{'|'.join(cues)})" for begins, cues in kinds.items())),
+            tuple(each for cues in kinds.values() for cue in cues for each in alternatives(cue)),
         )
         for reach, kinds in reaches.items()
     }
@@ -75,11 +89,13 @@ def _words_before(text: str, stop: int) -> int:
     return found.start() if found else stop
 
 
-def _denied(sentence: str) -> Iterator[tuple[int, int]]:
+def _denied(sentence: str, reaches: dict[str, _Cues]) -> Iterator[tuple[int, int]]:
     """Where a sentence in lower case speaks of what is not so, not here or not now."""
-    for reach, cues in _cues().items():
-        for cue in islice(cues.finditer(sentence), _CUES):
-            yield _REACH[reach](sentence, cue)
+    low = lower(sentence)
+    for reach, cues in reaches.items():
+        if cues.told(low):
+            for cue in islice(cues.pattern.finditer(sentence), _CUES):
+                yield _REACH[reach](sentence, cue)
 
 
 def affirmed(doc: Document) -> Document:
@@ -91,9 +107,14 @@ def affirmed(doc: Document) -> Document:
     low, marks, start = text.lower(), list(text), 0
     if len(low) != len(text):
         low = text
+    reaches = {
+        reach: _Cues(cues.pattern, told)
+        for reach, cues in _cues().items()
+        if (told := cues.told(lower(low)))
+    }
     for stop in (*(end.end() for end in _ENDS["sentence"].finditer(low)), len(low)):
         if 4 < stop - start <= _LONGEST:
-            for first, last in _denied(low[start:stop]):
+            for first, last in _denied(low[start:stop], reaches):
                 marks[start + first : start + last] = _hidden(text[start + first : start + last])
         start = stop
     pieces, place = [], 0

@@ -5,6 +5,7 @@ from functools import cache
 
 from msgspec import Struct, convert
 
+from cudadoctor.knowledge.patterns import Pattern
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 from cudadoctor.reports import values
@@ -37,6 +38,7 @@ class Phrase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 _compiled = cache(re.compile)
+_pattern_of = cache(Pattern)
 PHRASES = {
     section: convert(
         [group | row for group in groups for row in group.pop("rows", [{}])], tuple[Phrase, ...]
@@ -52,8 +54,9 @@ def read_table(doc: Document, section: str) -> Statements:
     for phrase in PHRASES[section]:
         if phrase.once in done or not (doc.mentions(*phrase.words) and phrase.also in doc.low):
             continue
-        pattern = _compiled(phrase.pattern)
-        matches = pattern.finditer(doc.text if pattern.flags & re.M else doc.told)
+        pattern = _pattern_of(phrase.pattern)
+        texts = (doc.text, doc.low_text) if pattern.of_lines else (doc.told, doc.low_told)
+        matches = pattern.finditer(*texts)
         found = next(matches, None)
         if found and not phrase.means_else(found):
             done |= {phrase.once} - {""}

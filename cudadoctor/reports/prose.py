@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from packaging.version import Version
 
+from cudadoctor.knowledge.patterns import Pattern
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.model.machine import Gpu, OptStr
 from cudadoctor.model.variables import allowed
@@ -237,13 +238,13 @@ class Thing(Struct, frozen=True, forbid_unknown_fields=True):
     group: str = ""
     tight: bool = False
 
-    def pattern(self, gap: str, behind: str) -> re.Pattern[str]:
+    def pattern(self, gap: str, behind: str) -> Pattern:
         """The release behind the name, or before it: version 2.1 of X, the 535.54 driver."""
         gap = f"(?:{gap})?" if self.tight else gap
         before = f"versi(?:on|ón|ão) (?P<of>{self.release}){behind}"
         if self.group.startswith("driver"):
             before += r"|(?P<the>[2-6]\d\d\.\d{2,3}(?:\.\d{2})?)\s"
-        return re.compile(
+        return Pattern(
             rf"(?i)(?<![A-Za-z0-9_.\\-])(?<!(?<!\.\d)/)(?:(?P<name>{self.names}){gap}"
             rf"(?P<v>{self.release})|(?:{before})(?P<named>{self.names})(?!\w))"
         )
@@ -284,7 +285,7 @@ _REFUSED = re.compile(
 
 def _releases(doc: Document) -> Statements:
     for group, pattern in _THINGS:
-        for match in pattern.finditer(doc.told):
+        for match in pattern.finditer(doc.told, doc.low_told):
             said = match.groupdict()
             release = said.get("v") or said.get("of") or said.get("the") or ""
             name = said["name"] or said["named"]

@@ -5,10 +5,10 @@ characters is among the different pieces of the report.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
-from cudadoctor.knowledge.symptoms import MARK, SymptomRow, Symptoms, compiled
+from cudadoctor.knowledge.symptoms import MARK, SymptomRow, Symptoms, pattern_of
 from cudadoctor.model.machine import Symptom
 from cudadoctor.reports.document import Document
 from cudadoctor.reports.mentions import affirmed
@@ -26,11 +26,9 @@ def symptoms_of(doc: Document, table: Symptoms) -> tuple[Symptom, ...]:
     """Every known error text, in the order in which they stand."""
     low = doc.told.lower()
     there = standing(low, table.search_texts)
-    found = [
-        symptom
-        for row in table.rows
-        if not there.isdisjoint(row.words) and (symptom := _found(row, doc, low, there))
-    ]
+    places = {place for word in there for place in table.places.get(word, ())}
+    rows = (table.rows[place] for place in sorted(places))
+    found = [symptom for row in rows if (symptom := _found(row, doc, low, there))]
     keys = {symptom.key for symptom in found}
     if denied := [row for row in table.rows if row.mine and row.key in keys]:
         stays = affirmed(doc).told.lower()
@@ -39,13 +37,14 @@ def symptoms_of(doc: Document, table: Symptoms) -> tuple[Symptom, ...]:
     return tuple(sorted(found, key=lambda symptom: symptom.line or 0)[:MOST])
 
 
-def standing(low: str, texts: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Those search texts that stand in a text, each given with its mark.
+def standing(low: str, texts: dict[str, list[str]]) -> frozenset[str]:
+    """Those search texts, given by their mark, that stand in a text.
 
     Most are told absent by their mark, which is not among the pieces of the text.
     """
     pieces = {low[place : place + MARK] for place in range(len(low) - MARK + 1)} | {""}
-    return frozenset([text for text, mark in texts if mark in pieces and text in low])
+    marks = pieces & texts.keys()
+    return frozenset([text for mark in marks for text in texts[mark] if text in low])
 
 
 def _found(row: SymptomRow, doc: Document, low: str, there: frozenset[str]) -> Symptom | None:
@@ -54,9 +53,8 @@ def _found(row: SymptomRow, doc: Document, low: str, there: frozenset[str]) -> S
         return None
     place, values = min(map(low.find, words)), {}
     if row.pattern is not None:
-        pattern = compiled(row.pattern)
-        tries = (pattern.search(doc.told, *span) for span in islice(_spans(words, low), _TRIES))
-        match = next(filter(None, tries), None)
+        pattern = pattern_of(row.pattern)
+        match = pattern.search(doc.told, doc.low_told, islice(_spans(words, low), _TRIES))
         if match is None:
             return None
         place = match.start()

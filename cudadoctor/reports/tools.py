@@ -316,25 +316,29 @@ _MAC = re.compile(r"(?<![a-z])mac(?:os|book|\b)|\bapple\b|\bm[1-5] (?:pro|max|ul
 def read_paths(doc: Document) -> Statements:
     """System and Python out of the paths of tracebacks."""
     known: set[str] = set()
+    of_mac = _MAC.search(doc.low) is not None
     for found, _ in zip(_LIBRARY.finditer(doc.flat), range(_MOST), strict=False):
-        facts = {path: value for path, value in _of_path(found, doc).items() if path not in known}
+        facts = {
+            path: value
+            for path, value in _of_path(found, of_mac=of_mac).items()
+            if path not in known
+        }
         known |= facts.keys()
         yield from stated(doc.line_of(found), _PATH, facts, Rank.MESSAGE)
 
 
-def _of_path(found: Match, doc: Document) -> Facts:
+def _of_path(found: Match, *, of_mac: bool) -> Facts:
     before = found["before"]
     of_system = values.of_group("system_python", "") if found["kind"] == "dist-packages" else {}
     facts = values.facts_of(found) | of_system | values.found_in(before, *_ENVIRONMENTS)
     if before.startswith("/") and "platform.system" not in facts:
-        if not _of_any_unix(found, doc):
+        if not (of_mac and _of_any_unix(found)):
             facts["platform.system"] = "Linux"
         facts |= values.found_in(before, r"(?i)^(?P<wsl2>/mnt/c/)")
     return facts
 
 
-def _of_any_unix(found: Match, doc: Document) -> bool:
-    """Whether a path may be a Mac's too, and the text speaks of one."""
-    cut = doc.flat[max(0, found.start() - 1) : found.start()].isalnum()
-    shared = cut or found["before"].startswith(("/opt/", "/usr/local"))
-    return shared and _MAC.search(doc.low) is not None
+def _of_any_unix(found: Match) -> bool:
+    """Whether a path may be a Mac's too."""
+    cut = found.string[max(0, found.start() - 1) : found.start()].isalnum()
+    return cut or found["before"].startswith(("/opt/", "/usr/local"))

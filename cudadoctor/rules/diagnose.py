@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypedDict
 
 from msgspec import Struct
@@ -109,6 +109,7 @@ def by_rules(
     )
 
 
+@lru_cache(maxsize=1024)
 def _needs_facts(rule: Rule, kb: Knowledge) -> bool:
     """Whether the rule leaves an empty report open: else its silence rules nothing out."""
     try:

@@ -14,7 +14,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import LIKELY, POSSIBLE, Remedies
 from cudadoctor.model.machine import Gpu, Machine, OptBool, OptInt, OptStr, PciGpu, Strings, gap_of
-from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, apply, need, remembered, rule
 from cudadoctor.plan.remedies import by_hand, license_vgpu, reboot, reload_uvm
 from cudadoctor.plan.remedies.process import keeper_of, notebook_of
 from cudadoctor.rules import gpu as left_out
@@ -89,6 +89,7 @@ def wait(unknown: object, fact: str, why: OptStr = None) -> None:
     need(None if unknown else fact, fact, why)
 
 
+@remembered
 def shortfalls(m: Machine, kb: Knowledge) -> tuple[list[Shortfall], list[NotKnown]]:
     """What contradicts that this machine is healthy, and what is missing to say so."""
     if m.look == "report":

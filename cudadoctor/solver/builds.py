@@ -33,6 +33,7 @@ from cudadoctor.knowledge import Knowledge, TorchBuild
 from cudadoctor.model.findings import Rejection
 from cudadoctor.model.machine import Machine, OptInt, OptStr, OptVersion, Strings, Versions
 from cudadoctor.model.requirements import admits
+from cudadoctor.model.rule import remembered
 from cudadoctor.solver.companions import JUDGED, GivenUp, asked_by, given_up
 from cudadoctor.solver.demand import (
     NO_GPUS,
@@ -316,6 +317,15 @@ def best_build(machine: Machine, knowledge: Knowledge, *, keep: OptStr = None) -
     keep: a constraint such as "2.6", "2.6.0", "2.6.0+cu124" or ">=2.6,<2.8"; the newest release
     that it allows is taken. Without one the build is taken that changes least.
     """
+    return _unasked(machine, knowledge) if keep is None else _chosen(machine, knowledge, keep)
+
+
+@remembered
+def _unasked(machine: Machine, knowledge: Knowledge) -> Choice:
+    return _chosen(machine, knowledge, None)
+
+
+def _chosen(machine: Machine, knowledge: Knowledge, keep: OptStr) -> Choice:
     guess = supposed(machine, knowledge)
     choices = [_best(possible, knowledge, keep) for possible in guess.machines]
     builds = [choice.build for choice in choices]

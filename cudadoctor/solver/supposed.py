@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from cudadoctor.knowledge import GpuModel, Knowledge
 from cudadoctor.model.machine import Gpu, Machine, OptStr, OptVersion, Strings
+from cudadoctor.model.rule import remembered
 from cudadoctor.solver.demand import (
     PLATFORM_OF,
     SUPPOSED_CUDA,
@@ -43,6 +44,7 @@ class Supposed(Struct, frozen=True, kw_only=True):
     asks: Strings = ()
 
 
+@remembered
 def supposed(machine: Machine, knowledge: Knowledge) -> Supposed:
     """The machine with what it does not tell, once for each possibility; itself if all is known."""
     here, gpus = machine.platform, machine.gpus or ()
@@ -78,6 +80,7 @@ def supposed(machine: Machine, knowledge: Knowledge) -> Supposed:
     return Supposed(machines=tuple(machines), said=tuple(said), differ=differ, asks=asks)
 
 
+@remembered
 def as_listed(machine: Machine, knowledge: Knowledge) -> Machine:
     """A report's machine with what its list of NVIDIA's wheels shows where it does not say so.
 

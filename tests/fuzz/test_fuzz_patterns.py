@@ -48,7 +48,10 @@ def patterns() -> Iterator[tuple[str, str]]:
 
 def _takes_pattern(node: ast.Call) -> bool:
     called = ast.unparse(node.func)
-    return re.fullmatch(r"re\.[a-z]+|values\.(?:matching|found_in)|extract", called) is not None
+    return (
+        re.fullmatch(r"re\.[a-z]+|values\.(?:matching|found_in)|extract|Pattern", called)
+        is not None
+    )
 
 
 def _kind(item: Any) -> str:

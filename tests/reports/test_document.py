@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudadoctor.knowledge.symptoms import mark_of, symptoms
+from cudadoctor.knowledge.symptoms import by_mark, symptoms
 from cudadoctor.reports.document import NotTextError, document
 from cudadoctor.reports.symptoms import standing
 
@@ -120,7 +120,7 @@ def test_the_day_of_a_report_is_that_of_its_latest_stamp(text: str, day: str) ->
 )
 def test_the_search_finds_what_stands_there(text: str, words: str) -> None:
     low = document(text).low
-    found = standing(low, [(words, mark_of(words))])
+    found = standing(low, by_mark([words]))
     assert bool(found) == (words in low)
 
 

@@ -7,6 +7,7 @@ decides; a symptom without a meaning is a circumstance that others ask for (`see
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from cudadoctor.knowledge.patterns import Pattern
 from cudadoctor.knowledge.tables import KnowledgeError
 from cudadoctor.model.machine import OptStr, Strings
 
@@ -96,10 +98,18 @@ class Symptoms:
         return {row.key: row for row in self.rows}
 
     @cached_property
-    def search_texts(self) -> tuple[tuple[str, str], ...]:
-        """Each different search text with its mark."""
-        texts = {text for row in self.rows for text in (*row.words, *row.also)}
-        return tuple((text, mark_of(text)) for text in sorted(texts))
+    def search_texts(self) -> dict[str, list[str]]:
+        """The different search texts by their mark."""
+        return by_mark({text for row in self.rows for text in (*row.words, *row.also)})
+
+    @cached_property
+    def places(self) -> dict[str, list[int]]:
+        """Word -> the places of the rows that it tells."""
+        found: dict[str, list[int]] = {}
+        for place, row in enumerate(self.rows):
+            for word in row.words:
+                found.setdefault(word, []).append(place)
+        return found
 
     @cached_property
     def meaning(self) -> dict[str, frozenset[str]]:
@@ -128,6 +138,14 @@ def _read(path: Path) -> _File:
         raise KnowledgeError(f"The table of symptoms cannot read {path.name}: {error}") from error
 
 
+def by_mark(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Search texts by their mark."""
+    found: dict[str, list[str]] = {}
+    for text in sorted(texts):
+        found.setdefault(mark_of(text), []).append(text)
+    return found
+
+
 def mark_of(text: str) -> str:
     """The first characters of its longest word, the rarest part of most texts; "" if too short."""
     found = max(_WORD.finditer(text), key=lambda word: len(word[0]), default=None)
@@ -136,6 +154,6 @@ def mark_of(text: str) -> str:
 
 
 @cache
-def compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern of the table, compiled when its words were seen for the first time."""
-    return re.compile(pattern, re.IGNORECASE)
+def pattern_of(text: str) -> Pattern:
+    """A pattern of the table, made when its words were seen for the first time."""
+    return Pattern(f"(?i){text}")

@@ -30,7 +30,7 @@ from cudadoctor.model.machine import (
     lookup,
     origin_of,
 )
-from cudadoctor.model.rule import NotKnown, apply
+from cudadoctor.model.rule import NotKnown, apply, remembered
 from cudadoctor.model.versions import cuda_from_tag, torch_from_tag, version_of
 from cudadoctor.plan.remedies.torch import below_floors
 from cudadoctor.rules.evidence.devices import code_version, compiled, devices, way_to_run
@@ -75,6 +75,17 @@ def holds(condition: str, m: Machine, kb: Knowledge) -> bool:
 
     Raises KeyError for a circumstance that nobody defined: that is our own mistake.
     """
+    told = _told(m, kb)
+    if condition not in told:
+        told[condition] = _holds(condition, m, kb)
+    return told[condition]
+
+
+_told: Callable[[Machine, Knowledge], dict[str, bool]] = remembered(lambda *_: {})
+"""What was asked of a machine before: many texts and rules ask for the same."""
+
+
+def _holds(condition: str, m: Machine, kb: Knowledge) -> bool:
     if condition.startswith("not "):
         return not holds(condition[4:], m, kb)
     kind, _, name = condition.partition(":")

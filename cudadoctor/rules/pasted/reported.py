@@ -27,7 +27,7 @@ from cudadoctor.model.findings import (
 )
 from cudadoctor.model.machine import Distribution, Machine, OptStr, Strings, Symptom
 from cudadoctor.model.requirements import BUILT_AS, COMPANIONS, EXTENSIONS, cut
-from cudadoctor.model.rule import Answer, Found, NotKnown, Rule
+from cudadoctor.model.rule import Answer, Found, NotKnown, Rule, remembered
 from cudadoctor.model.trust import PLACEHOLDER, acting
 from cudadoctor.model.versions import version_of
 from cudadoctor.plan.remedies import (
@@ -119,7 +119,7 @@ def reported_rules(deeper: dict[str, Strings]) -> tuple[Rule, ...]:
 
 
 def _judge(cause: str, text: CauseText, m: Machine, kb: Knowledge) -> Answer:
-    signs = _signs(cause, m, kb)
+    signs = _signs(m, kb).get(cause)
     if not signs:
         return None
     best = min(signs, key=_worth)
@@ -181,19 +181,23 @@ def _worth(sign: Sign) -> tuple[Confidence, int, bool, int]:
     return sure, sign.symptom.line or 0, sign.meaning.title is None, sign.place
 
 
-def _signs(cause: str, m: Machine, kb: Knowledge) -> list[Sign]:
-    """The signs of this cause in a report, then those in a pasted verdict of this doctor."""
-    keys, signs, repeated = symptoms().meaning.get(cause, ()), [], []
+@remembered
+def _signs(m: Machine, kb: Knowledge) -> dict[str, list[Sign]]:
+    """Cause -> its signs in a report, then those in a pasted verdict of this doctor."""
+    signs, repeated = list[Sign](), list[Sign]()
     for place, symptom in enumerate(m.symptoms or ()):
-        meaning = meaning_of(symptom, m, kb) if symptom.key in keys else None
-        sure = meaning and not (meaning.confidence == "possible" and contradicted(cause, m, kb))
-        if meaning and meaning.cause == cause and sure:
+        meaning = meaning_of(symptom, m, kb)
+        possible = meaning and meaning.confidence == "possible"
+        if meaning and not (possible and contradicted(meaning.cause, m, kb)):
             signs.append(Sign(place, symptom, meaning))
-        if symptom.key == VERDICT and symptom.values.get("cause") == cause:
+        if symptom.key == VERDICT and (cause := symptom.values.get("cause")):
             unsure = symptom.values.get("sure", "").strip().lower() == "possible"
             verdict = Meaning(cause=cause, confidence="possible" if unsure else "likely")
             repeated.append(Sign(place, symptom, verdict))
-    return signs + repeated
+    found: dict[str, list[Sign]] = {}
+    for sign in signs + repeated:
+        found.setdefault(sign.meaning.cause, []).append(sign)
+    return found
 
 
 _CONTRADICTED = {
@@ -227,23 +231,40 @@ def contradicted(cause: str, m: Machine, kb: Knowledge) -> bool:
 
 
 def meaning_of(symptom: Symptom, m: Machine, kb: Knowledge) -> Meaning | None:
-    """Its first meaning whose conditions all hold."""
-    row = symptoms().by_key.get(symptom.key)
-    for meaning in row.means if row else ():
-        if meaning.confidence != "open" and all(
-            holds(condition, m, kb) for condition in meaning.when
-        ):
-            return meaning
-    return None
+    """Its first meaning whose conditions all hold, of a symptom of this machine."""
+    return _meanings(m, kb)[symptom.key]
+
+
+@remembered
+def _meanings(m: Machine, kb: Knowledge) -> dict[str, Meaning | None]:
+    """The same of each symptom's key."""
+    rows = {symptom.key: symptoms().by_key.get(symptom.key) for symptom in m.symptoms or ()}
+    return {
+        key: next(
+            (
+                meaning
+                for meaning in (row.means if row else ())
+                if meaning.confidence != "open"
+                and all(holds(condition, m, kb) for condition in meaning.when)
+            ),
+            None,
+        )
+        for key, row in rows.items()
+    }
 
 
 def standings(causes: Iterable[str], m: Machine, kb: Knowledge) -> dict[str, Standing]:
     """Where in the report the texts stand that name these causes, of those that texts name."""
     standing = _standing_of(m, kb)
-    found = {cause: [standing(sign.symptom) for sign in _signs(cause, m, kb)] for cause in causes}
-    return {cause: min(places) for cause, places in found.items() if places}
+    signs = _signs(m, kb)
+    return {
+        cause: min(standing(sign.symptom) for sign in signs[cause])
+        for cause in causes
+        if cause in signs
+    }
 
 
+@remembered
 def _standing_of(m: Machine, kb: Knowledge) -> Callable[[Symptom], Standing]:
     """Where in this report a symptom stands.
 
@@ -265,6 +286,7 @@ def _standing_of(m: Machine, kb: Knowledge) -> Callable[[Symptom], Standing]:
 _ERROR = re.compile(r"(?:^|[\s.:\]])\w{0,40}(?:Error|Exception)\b ?:|^(?:ERROR|error|fatal)\b:?")
 
 
+@remembered
 def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
     """The error texts that mean something here: dumps hold other words, too, that mean nothing."""
     return tuple(
@@ -275,6 +297,7 @@ def complaints(m: Machine, kb: Knowledge) -> tuple[Symptom, ...]:
     )
 
 
+@remembered
 def complains_of_no_environment(m: Machine, kb: Knowledge) -> bool:
     """Whether the report tells an error of a program, or asks for something else than its GPU.
 
@@ -314,6 +337,7 @@ def dumped(text: str) -> bool:
     return _DUMPED.match(text) is not None
 
 
+@remembered
 def complains_of_something_else(m: Machine, kb: Knowledge) -> bool:
     """Whether a program's own error or a question is the complaint, whatever the facts show.
 
