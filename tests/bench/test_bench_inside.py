@@ -137,7 +137,7 @@ folder = Path({str(tmp_path)!r})
 most, used = folder / "memory.max", folder / "memory.current"
 found = []
 def look():
-    found.append(training.allowed_bytes([(str(most), str(used), "inactive_file")]))
+    found.append(room.allowed_bytes([(str(most), str(used), "inactive_file")]))
 look()
 most.write_text("max\\n")
 used.write_text("3000\\n")
