@@ -222,7 +222,7 @@ BREAKAGES = {
         "no C compiler was found: RuntimeError: Failed to find C compiler",
         """
         def refuse(net):
-            raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+            raise RuntimeError("Failed to find C compiler. Please specify via CC")
         torch.compile = refuse
         """,
     ),
@@ -231,7 +231,7 @@ BREAKAGES = {
         "triton is not installed: ModuleNotFoundError: No module named 'triton'",
         """
         def refuse(net):
-            raise RuntimeError("Cannot find a working triton installation. Either the package is ...")
+            raise RuntimeError("Cannot find a working triton installation.")
         torch.compile = refuse
         """,
     ),

@@ -50,7 +50,8 @@ def recorded(graph):
 def held():
     import gc
     with torch.no_grad():
-        return [x.detach() for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter)]
+        kinds = torch.Tensor, torch.nn.Parameter
+        return [x.detach() for x in gc.get_objects() if type(x) in kinds]
 
 class Stream:
     def wait_stream(self, other): pass

@@ -376,7 +376,11 @@ class Run:
         except BaseException as problem:
             # A file of the user's that torch loads can also raise SystemExit.
             status, detail = "failed", wire.words(problem)
-            if self.spec.dynamo and fault == "" and (self.task.rank is not None or stage in (*LATE, COMPILE)):
+            if (
+                self.spec.dynamo
+                and fault == ""
+                and (self.task.rank is not None or stage in (*LATE, COMPILE))
+            ):
                 detail = "import torch._dynamo: " + self.spec.dynamo
             # An error of CUDA spoils every later call of the process.
             going = self.task.device == "cpu"

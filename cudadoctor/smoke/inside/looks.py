@@ -85,7 +85,7 @@ def numpy_bridge() -> None:
             warnings.simplefilter("always")
             import numpy
 
-            array = numpy.ones(2, dtype="float32")
+            array: Any = numpy.ones(2, dtype="float32")
             same = bool((torch.from_numpy(array).numpy() == array).all())
         error = "" if same else "the values changed when converted from NumPy to torch and back"
     except Exception as problem:

@@ -46,9 +46,7 @@ class Measurement:
         self.order = order
         self.base_bytes = 0
         try:
-            self.base_bytes = int(room.words_of("/proc/self/statm")[1]) * os.sysconf(
-                "SC_PAGE_SIZE"
-            )
+            self.base_bytes = int(room.words_of("/proc/self/statm")[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError, AttributeError):
             pass  # not known, and taken for nothing
         began = perf_counter()

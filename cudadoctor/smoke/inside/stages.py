@@ -1,5 +1,6 @@
 """The stages: what is run on a device, checked against float64, the CPU or another run."""
 
+import importlib
 import os
 import sysconfig
 import warnings
@@ -140,7 +141,7 @@ def allocate(place: Place) -> StageResult:
         raise Wrong("%d of %d values came back changed" % (differing, back.numel()))
     if not place.gpu:
         return "on the CPU: this tests torch, not the GPU", {}
-    figures = {"name": str(torch.cuda.get_device_name(place.device))}
+    figures: Fields = {"name": str(torch.cuda.get_device_name(place.device))}
     if hasattr(torch.cuda, "mem_get_info"):
         free, total = room.free_bytes(place.device.index)
         figures.update(free_bytes=free, total_bytes=total)
@@ -572,6 +573,8 @@ def compiled(place: Place) -> StageResult:
         from torch._inductor import config
 
         config.compile_threads = 1  # processes would outlive this one
+        if hasattr(config, "cpp_cache_precompile_headers"):
+            config.cpp_cache_precompile_headers = False  # not kept in the scratch folder
         counters.clear()
         made = torch.compile(net)
         losses = [float(step(place, made, optimizer, *found)) for found in batches]
@@ -604,7 +607,7 @@ def _not_compiled(problem: BaseException) -> str:
         text = "%s does not exist: %s" % (header, text)
     if "riton" in text and "Cannot find" in text:
         try:
-            import triton  # noqa: F401
+            importlib.import_module("triton")
         except Exception as reason:
             text = "%s: %s" % (wire.words(reason), text)
     lack = [what + ": " for words, what in LACKS if words in text]
