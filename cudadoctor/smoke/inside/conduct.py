@@ -4,6 +4,7 @@ Workers are forked where that is possible, else started anew; the board watches 
 """
 
 import faulthandler
+import gc
 import json
 import os
 import queue
@@ -323,11 +324,16 @@ def _dynamo() -> str:
 
     Says what went wrong, which a second import of it would not repeat.
     """
+    gc.disable()  # as for torch: nothing that an import makes is garbage
     try:
         import torch._dynamo  # noqa: F401
     except BaseException as problem:
         # Absent before torch 2; broken where triton, sympy or the temporary folder are.
         return "" if getattr(problem, "name", "") == "torch._dynamo" else wire.words(problem)
+    finally:
+        if hasattr(gc, "freeze"):
+            gc.freeze()
+        gc.enable()
     return ""
 
 

@@ -9,7 +9,7 @@ EARLY = (
     *("allocate", "matmul", "conv", "attention", "train-fp32", "amp-fp16", "amp-bf16"),
     "cuda-graph",
 )
-# They import torch._dynamo.
+# They import torch._dynamo, which takes as long as all early stages do.
 LATE = ("optimizer", "checkpoint")
 # Only where it is asked for: a cold compilation takes longer than all other stages together.
 COMPILE = "compile"
