@@ -74,6 +74,8 @@ def main() -> int:
             disturbed += 1
             for values in taken.values():
                 del values[began:]
+    if not taken["check"]:
+        raise SystemExit(f"no round was undisturbed ({disturbed} were begun)")
     shares = {
         name: [value / whole for value, whole in zip(values, taken["accelerate"], strict=True)]
         for name, values in taken.items()
