@@ -113,7 +113,7 @@ def smoke(machine: Machine) -> Iterator[tuple[str, Unit]]:
     """The training step, the check, and false alarms of many checks."""
 
     def step() -> Json:
-        ended = machine.doctor("smoke", "--json", *machine.device)
+        ended = machine.doctor("smoke", "--json", "--torch-compile", *machine.device)
         return {**_brief(ended), "smoke": _loaded(ended).get("smoke")}
 
     def check() -> Json:

@@ -209,7 +209,7 @@ def counted(heard: Sequence[Heard], causes: Sequence[tuple[str, ...]]) -> dict[s
 
     names = sorted({name for voices in heard for of in voices.values() for name in of})
     place = {name: number for number, name in enumerate(names)}
-    ranked = [cause for cause in CATALOGUE if cause != "unknown"]
+    ranked = CATALOGUE
     told = np.zeros((len(heard), len(ranked), len(names)), dtype=np.float32)
     right = np.zeros((len(heard), len(ranked)))
     for number, voices in enumerate(heard):

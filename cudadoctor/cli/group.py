@@ -325,6 +325,9 @@ _HEADINGS = {
 _folder = click.Argument(["folder"], metavar="DIR")
 _python = _option("--python", metavar="PATH", help="Python or environment to examine")
 _device = _option("--device", metavar="DEVICE", help="Where to train: cpu, cuda or cuda:N")
+_torch_compile = _option(
+    "--torch-compile", is_flag=True, help="Also try torch.compile in the training step"
+)
 _timeout = _option(
     "--timeout",
     callback=lambda _, __, text: seconds(text),
@@ -376,7 +379,7 @@ _judging = (
 _add(
     commands.check,
     "Find what is wrong and how to fix it",
-    look=(_python, _saved, *_looking[1:]),
+    look=(_python, _saved, *_looking[1:-1], _torch_compile, _timeout),
     judge=(
         *_judging,
         _option("--strict", is_flag=True, help="Exit with code 1 for warnings too"),
@@ -445,6 +448,7 @@ _add(
         _option(
             "--ranks", callback=_number(int, 1, 64), metavar="N", help="Number of DDP processes"
         ),
+        _torch_compile,
     ),
     show=(_json, _lang),
 )

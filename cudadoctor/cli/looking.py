@@ -92,6 +92,7 @@ def look_of(options: Options) -> examine.Look:
         depth="fast" if options.fast else "no-smoke" if options.no_smoke else "full",
         device=options.device,
         ranks=options.ranks,
+        compiles=options.torch_compile,
         timeout_s=options.timeout,
     )
 

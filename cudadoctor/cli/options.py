@@ -21,7 +21,8 @@ SHORTEST_S, LONGEST_S = 0.1, 86_400.0
 class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of one call; a command leaves those that it does not have at their default.
 
-    saved: what --from named. compiles: --compile. manager: --with. printed: --print.
+    saved: what --from named. compiles: --compile. torch_compile: the
+    training step also tries torch.compile. manager: --with. printed: --print.
     timeout: seconds for each probe. ranks: processes of the DDP stage. kind: --as, the file that
     fix --print writes in place of a script. shared: --allow-shared. advice: of check, what makes
     training faster here. newer: --check of update. soak: seconds that health goes on.
@@ -37,6 +38,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     as_of: str | None = None
     ignore: tuple[str, ...] = ()
     compiles: bool = False
+    torch_compile: bool = False
     full: bool = False
     output: str | None = None
     as_json: bool = False
@@ -116,7 +118,7 @@ _EXCLUSIVE = (
 _WITHOUT_EFFECT = (
     (
         "from",
-        ("python", "fast", "no-smoke", "device"),
+        ("python", "fast", "no-smoke", "device", "torch-compile"),
         "--{option} cannot be used with --from, which reads a saved report",
     ),
     (
@@ -126,8 +128,13 @@ _WITHOUT_EFFECT = (
     ),
     (
         "fast",
-        ("device",),
+        ("device", "torch-compile"),
         "--{option} cannot be used with --fast, which skips the training step",
+    ),
+    (
+        "no-smoke",
+        ("torch-compile",),
+        "--{option} cannot be used with --no-smoke, which skips the training step",
     ),
     *(
         (

@@ -40,13 +40,15 @@ HEARING_S = 0.2
 class Look(Struct, frozen=True, kw_only=True):
     """How to look. depth: fast (no torch is imported), no-smoke or full.
 
-    device, ranks: of the training step. timeout_s: caps each probe.
+    device, ranks: of the training step. compiles: it also tries torch.compile. timeout_s: caps each
+    probe.
     """
 
     python: OptStr = None
     depth: Literal["fast", "no-smoke", "full"] = "full"
     device: OptStr = None
     ranks: OptInt = None
+    compiles: bool = False
     timeout_s: OptFloat = None
 
 
@@ -244,6 +246,7 @@ def _smoke(host: Host, look: Look, progress: Progress, before: Machine) -> Looke
             mode="full" if look.depth == "full" else "import",
             device=look.device,
             ranks=look.ranks,
+            compiles=look.compiles,
             gpus=before.gpus,
             timeout_s=_limit(look, fast_s=60.0, full_s=8.0 if hung else 180.0),
             on_line=begin_stage,

@@ -14,6 +14,7 @@ from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.companions import NUMPY_2_SINCE
 from cudadoctor.model.catalogue import CATALOGUE
 from cudadoctor.model.findings import (
+    CERTAIN,
     ERROR,
     INFO,
     WARNING,
@@ -35,7 +36,7 @@ from cudadoctor.plan.remedies import (
 )
 from cudadoctor.plan.remedies.process import builds_here
 from cudadoctor.rules.evidence.devices import devices
-from cudadoctor.rules.evidence.libraries import specifier_on, torch_pins
+from cudadoctor.rules.evidence.libraries import Pin, specifier_on, torch_pins
 from cudadoctor.rules.evidence.signs import WORDS, error_with, gpu_present
 from cudadoctor.solver.builds import best_build
 from cudadoctor.solver.companions import asked_by
@@ -459,6 +460,8 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
     Fix: install whatever is missing: the Triton version that torch pins, or your distribution's
     packages for the C compiler and the Python headers.
     """
+    if (tried := _not_compiled(m, kb)) is not None:
+        return tried
     # Whether Triton could work here at all.
     if (
         m.torch.installed is False
@@ -469,16 +472,15 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
         or max((gpu.capability for gpu in devices(m, kb)), default=TRITON_FLOOR) < TRITON_FLOOR
     ):
         return None
-    pin = next((pin for pin in torch_pins(m, kb) if pin.name in ("triton", "pytorch-triton")), None)
+    pin = _triton_pin(m, kb)
     if pin is None:
         return None
     if not pin.met:
         have = f"triton {pin.installed} is" if pin.installed else "triton is not"
-        title = "Install the Triton version that torch needs"
         return Found(
             evidence=("packages", "torch.requires"),
             values={"what": f"torch needs triton{pin.wanted}, but {have} installed"},
-            remedies=install_packages("install-triton", title, pin.requirement),
+            remedies=_pinned_triton(pin),
         )
     compiler = need(m.build.compiler.present, "build.compiler.present")
     if compiler and need(m.build.headers, "build.headers"):
@@ -496,3 +498,44 @@ def triton_broken(m: Machine, kb: Knowledge) -> Answer:
         severity=WARNING if used else INFO,
         remedies=python_headers(m) if compiler else c_compiler(m),
     )
+
+
+_LACKS = {
+    "no C compiler was found": "no C compiler is installed",
+    "no C++ compiler was found": "no C++ compiler is installed",
+    "Python.h is missing": "Python.h is not installed",
+    "triton is not installed": "triton is not installed",
+}
+"""How the stage of torch.compile says what is missing, and how the title does."""
+
+
+def _triton_pin(m: Machine, kb: Knowledge) -> Pin | None:
+    """What torch requires of Triton; None where it requires none."""
+    pins = torch_pins(m, kb)
+    return next((pin for pin in pins if pin.name in ("triton", "pytorch-triton")), None)
+
+
+def _pinned_triton(pin: Pin) -> Remedies:
+    title = "Install the Triton version that torch needs"
+    return install_packages("install-triton", title, pin.requirement)
+
+
+def _not_compiled(m: Machine, kb: Knowledge) -> Found | None:
+    """What the training step lacked where it tried torch.compile; None where it lacked nothing."""
+    for number, stage in enumerate(m.smoke.stages if m.smoke else ()):
+        lack = (stage.detail or "").partition(":")[0]
+        if stage.name != "compile" or stage.status != "failed" or lack not in _LACKS:
+            continue
+        remedies = python_headers(m) if "Python.h" in lack else c_compiler(m)
+        if "triton" in lack:
+            pin = _triton_pin(m, kb)
+            remedies = _pinned_triton(pin) if pin else ()
+        return Found(
+            evidence=(f"smoke.stages.{number}.detail",),
+            values={"what": _LACKS[lack]},
+            why="The training step tried to compile a small model with torch.compile and failed.",
+            severity=ERROR,
+            confidence=CERTAIN,
+            remedies=remedies,
+        )
+    return None

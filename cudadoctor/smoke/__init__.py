@@ -18,16 +18,17 @@ from typing import Literal
 from cudadoctor.host.local import Host, LocalHost
 from cudadoctor.model.machine import Gpu, Json, OptInt, OptStr
 from cudadoctor.probes import Looked
+from cudadoctor.smoke.inside.spec import FULL, IN_USE
 from cudadoctor.smoke.inside.wire import BOOT
 from cudadoctor.smoke.reading import Start, read, read_line
 
 INSIDE = Path(__file__).parent / "inside"
 Progress = Callable[[str], None]
-FULL = 0.8
 BUSY_PERCENT = 25
 """A screen, a browser or a video use less of a GPU; training uses more."""
 HELD = 0.2
 """So much of a GPU's memory is held by work, where nobody says how busy it is."""
+MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 def run_smoke(
@@ -37,6 +38,7 @@ def run_smoke(
     mode: Literal["import", "full"],
     device: OptStr = None,
     ranks: OptInt = None,
+    compiles: bool = False,
     gpus: tuple[Gpu, ...] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
@@ -48,7 +50,8 @@ def run_smoke(
     Fills torch.imported, libraries.mapped and smoke, whatever happens to the child.
 
     device: cpu, cuda or cuda:N; None takes what is free. gpus: what the driver says of them, so
-    that GPUs in use are left alone; None where it says nothing. on_line: called with the name of
+    that GPUs in use are left alone; None where it says nothing. compiles: also try torch.compile.
+    on_line: called with the name of
     what begins ("import", "matmul", ...). For tests, planted: what else a Spec knows, as `plant`,
     "stage:fault", to see a stage fail.
     """
@@ -67,6 +70,7 @@ def run_smoke(
             "scratch": folder,
             "device": device,
             "ranks": ranks,
+            "compile": int(compiles),
             **planted,
             "careful": int(gpus is None or any(gpu.mig for gpu in gpus)),
         }
@@ -122,9 +126,11 @@ def _reason(gpu: Gpu) -> str:
     if gpu.mig:
         return ""  # what its other slices do is theirs; the child looks at its own
     others = gpu.processes or ()
+    # Its server is how several programs share a GPU that takes only one.
+    shared = any(other.name == MPS_SERVER for other in others)
     named = ", ".join(f"{other.name or 'a process'} ({other.pid})" for other in others[:3])
     by = f" by {named}" if named else ""
-    if gpu.compute_mode == "exclusive" and others:
+    if gpu.compute_mode == "exclusive" and others and not shared:
         return f"the GPU's compute mode is exclusive, and it is used{by}"
     if gpu.utilization is not None and gpu.utilization > BUSY_PERCENT:
         return f"the GPU is busy ({gpu.utilization}%{by})"
@@ -134,5 +140,5 @@ def _reason(gpu: Gpu) -> str:
     if gpu.memory_bytes and gpu.memory_used_bytes is not None:
         used = gpu.memory_used_bytes / gpu.memory_bytes
         if used > FULL:
-            return f"{used:.0%} of the GPU's memory is in use"
+            return f"{100 * used:.0f}{IN_USE}"
     return ""

@@ -25,7 +25,7 @@ from cudadoctor.model.machine import (
 )
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes import Looked
-from cudadoctor.smoke.inside.spec import WITHOUT
+from cudadoctor.smoke.inside.spec import COMPILE, WITHOUT
 
 STAGES = (
     "allocate",
@@ -35,6 +35,7 @@ STAGES = (
     "train-fp32",
     "amp-fp16",
     "amp-bf16",
+    "cuda-graph",
     "optimizer",
     "ddp",
     "checkpoint",
@@ -253,7 +254,7 @@ class Reading:
             Stage(name=f"gpu-{gpu}", status="skipped", detail=f"GPU {gpu} was not used: {reason}")
             for gpu, reason in device.skipped
         ]
-        stages += filter(None, map(self.stage, (*STAGES, *WITHOUT)))
+        stages += filter(None, map(self.stage, (*STAGES, COMPILE, *WITHOUT)))
         lost = {end.stage for end in self.ends if end.lost}
         bad = [
             stage
@@ -275,8 +276,8 @@ class Reading:
             ends.append(self.cut_off)
         if ends:
             return _joined(name, sorted(ends, key=lambda end: (end.device, end.rank or 0)))
-        # Nobody reached it, because the child ended before.
-        if self.ran.ok and not self.all(Broken):
+        # Nobody reached it, because the child ended before. Others run only sometimes.
+        if name not in STAGES or (self.ran.ok and not self.all(Broken)):
             return None
         return Stage(name=name, status="skipped", detail=f"not reached: {self._why()}")
 

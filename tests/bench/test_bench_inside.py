@@ -25,7 +25,8 @@ TEXT = {"length": 32, "width": 32, "heads": 2, "layers": 1, "vocabulary": 100, "
 TEXT = {**TEXT, "samples": 64}
 MB = 1_000_000
 TRAINING = (
-    "measuring, training, workloads\nfrom cudadoctor_inside.workloads import Order\nimport torch"
+    "measuring, room, training, workloads\n"
+    "from cudadoctor_inside.workloads import Order\nimport torch"
 )
 BEGIN = """\
 import sys, json
@@ -137,7 +138,7 @@ folder = Path({str(tmp_path)!r})
 most, used = folder / "memory.max", folder / "memory.current"
 found = []
 def look():
-    found.append(training.allowed_bytes([(str(most), str(used), "inactive_file")]))
+    found.append(room.allowed_bytes([(str(most), str(used), "inactive_file")]))
 look()
 most.write_text("max\\n")
 used.write_text("3000\\n")

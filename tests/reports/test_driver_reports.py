@@ -9,7 +9,7 @@ import pytest
 
 from cudadoctor.knowledge import load
 from cudadoctor.reports.reading import read_report
-from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.diagnose import by_rules, diagnose
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +27,7 @@ def named(report: dict[str, str]) -> str:
 @pytest.mark.parametrize("report", REPORTS["report"], ids=named)
 def test_a_report_ends_in_its_cause(report: dict[str, str]) -> None:
     knowledge = load()
-    diagnosis = diagnose(read_report(report["text"], knowledge), knowledge)
+    diagnosis = by_rules(read_report(report["text"], knowledge), knowledge)
     if report["cause"]:
         assert diagnosis.primary == report["cause"]
     else:

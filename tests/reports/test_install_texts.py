@@ -13,7 +13,7 @@ import pytest
 from cudadoctor.knowledge import load
 from cudadoctor.model.findings import Severity
 from cudadoctor.reports.reading import read_report
-from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.diagnose import by_rules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,7 @@ HARMLESS = (
 
 def named(text: str) -> str | None:
     """The root cause, or what the report shows instead of one."""
-    found = diagnose(read_report(text, KB), KB)
+    found = by_rules(read_report(text, KB), KB)
     infos = [finding.cause for finding in found.findings if finding.severity is Severity.INFO]
     return found.primary or next(iter(infos), None)
 
@@ -53,5 +53,5 @@ def test_the_cause_of_an_excerpt_is_named(cause: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_no_fault_is_not_called_one(text: str) -> None:
-    found = diagnose(read_report(text, KB), KB)
+    found = by_rules(read_report(text, KB), KB)
     assert found.primary is None, found.findings

@@ -10,14 +10,14 @@ from share import WHOLE
 from cudadoctor.knowledge import load
 from cudadoctor.model.findings import Confidence, Diagnosis
 from cudadoctor.reports.reading import read_report
-from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.diagnose import by_rules, diagnose
 
 KB = load()
 INDEX = "https://download.pytorch.org/whl"
 
 
 def diagnosis_of(text: str) -> Diagnosis:
-    return diagnose(read_report(text, KB), KB)
+    return by_rules(read_report(text, KB), KB)
 
 
 def refused(wanted: str, offered: str = "none") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from cudadoctor import knowledge
 from cudadoctor.model.findings import Diagnosis
 from cudadoctor.reports.reading import read_report
-from cudadoctor.rules.diagnose import diagnose
+from cudadoctor.rules.diagnose import by_rules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,8 +22,9 @@ HEALTHY = (FOLDER / "healthy.txt").read_text("utf-8")
 
 
 def diagnosis_of(text: str) -> Diagnosis:
+    """What the rules alone say: they have to be right without words that merely read alike."""
     tables = knowledge.load()
-    return diagnose(read_report(text, tables), tables)
+    return by_rules(read_report(text, tables), tables)
 
 
 def root_of(text: str) -> str | None:

@@ -18,6 +18,8 @@ from cudadoctor.smoke.reading import STAGES
 
 pytestmark = pytest.mark.torch
 
+ON_CPU = {stage: "skipped" if stage == "cuda-graph" else "passed" for stage in STAGES}
+
 
 def smoke_of(looked: Looked) -> Smoke:
     found = looked.facts["smoke"]
@@ -63,9 +65,9 @@ def healthy(python_cu130: str, homely: dict[str, Path], begun: list[str]) -> Loo
 
 
 def test_every_stage_passes_on_a_healthy_cpu(healthy: Looked) -> None:
-    assert {name: stage.status for name, stage in stages_of(healthy).items()} == dict.fromkeys(
-        STAGES, "passed"
-    )
+    stages = stages_of(healthy)
+    assert {name: stage.status for name, stage in stages.items()} == ON_CPU
+    assert stages["cuda-graph"].detail == "CUDA graphs exist only on a GPU"
     assert smoke_of(healthy).device == "cpu"
     assert smoke_of(healthy).ended is None
 
@@ -141,8 +143,7 @@ def test_a_full_disk_skips_what_needs_a_file_and_says_so(python_cpu: str, tmp_pa
     script.chmod(0o755)
     stages = stages_of(run_smoke(LocalHost(), str(script), mode="full"))
     assert {name for name, stage in stages.items() if stage.status == "skipped"} == {
-        "ddp",
-        "checkpoint",
+        *("ddp", "checkpoint", "cuda-graph"),
     }
     assert "cannot write to the temporary folder" in (stages["checkpoint"].detail or "")
     assert stages["train-fp32"].status == "passed"
@@ -163,8 +164,8 @@ def test_where_there_is_no_fork_every_worker_starts_anew(python_cpu: str) -> Non
     stages = stages_of(looked)
     assert stages["conv"].status == "failed"
     assert "SIGSEGV" in (stages["conv"].detail or "")
-    others = [stage.status for name, stage in stages.items() if name != "conv"]
-    assert others == ["passed"] * (len(STAGES) - 1)
+    others = {name: stage.status for name, stage in stages.items() if name != "conv"}
+    assert others | {"conv": "passed"} == ON_CPU
 
 
 def test_three_ranks_can_be_asked_for(python_cpu: str) -> None:
@@ -179,13 +180,16 @@ def test_gpus_in_use_are_left_alone_and_named(python_cpu: str) -> None:
     assert smoke_of(looked).device == "cuda:1"
     assert stages["gpu-0"].detail == "GPU 0 was not used: the GPU's compute mode is prohibited"
     assert stages["ddp"].detail == "gloo, 2 ranks"
-    assert {stages[name].status for name in STAGES} == {"passed"}
+    assert {name: stages[name].status for name in STAGES} == ON_CPU
 
 
 @pytest.mark.parametrize(
     ("plant", "bad", "skipped"),
     [
-        ("conv:crash,matmul:elsewhere,amp-fp16:error", {"conv", "matmul", "amp-fp16"}, set()),
+        (
+            "conv:crash,matmul:elsewhere,amp-fp16:error",
+            *({"conv", "matmul", "amp-fp16"}, {"cuda-graph"}),
+        ),
         ("conv:hang", {"conv"}, set(STAGES[3:])),
         ("allocate:error", {"allocate"}, set(STAGES[1:])),
     ],
@@ -200,6 +204,67 @@ def test_on_a_gpu_the_stages_go_on_after_a_crash_and_stop_at_a_hang(
         name for name, stage in stages.items() if stage.status in ("failed", "timed-out")
     } == bad
     assert {name for name, stage in stages.items() if stage.status == "skipped"} == skipped
+
+
+NCCL = """
+import os, torch.distributed as distributed
+of = distributed.all_reduce
+def all_reduce(buffer, **named):
+    if os.environ.get({name!r}) != {value!r}:
+        with open(os.environ["NCCL_DEBUG_FILE"], "a") as log:
+            log.write("host:1:2 [0] transport/nvls.cc:158 NCCL WARN Cuda failure 'broken'\\n")
+        raise RuntimeError("NCCL error in: ProcessGroupNCCL.cpp, unhandled cuda error")
+    of(buffer, **named)
+distributed.all_reduce = all_reduce
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "again"),
+    [
+        ("NCCL_NVLS_ENABLE", "0", {"nvls": "passed"}),
+        ("NCCL_P2P_DISABLE", "1", {"nvls": "failed", "p2p": "passed"}),
+        ("NCCL_IB_DISABLE", "1", {"nvls": "failed", "p2p": "failed", "ib": "passed"}),
+        ("NCCL_NOTHING", "1", {"nvls": "failed", "p2p": "failed", "ib": "failed"}),
+    ],
+)
+def test_ranks_that_fail_run_again_without_one_transport_after_the_other(
+    python_cpu: str, tmp_path: Path, name: str, value: str, again: dict[str, str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NCCL.format(name=name, value=value))
+    env = {key: text for key, text in os.environ.items() if not key.startswith("NCCL_")}
+    env["PYTHONPATH"] = str(tmp_path)
+    looked = run_smoke(LocalHost(), python_cpu, mode="full", env=env, pretend=2)
+    stages = stages_of(looked)
+    assert {
+        stage.removeprefix("ddp-without-"): found.status
+        for stage, found in stages.items()
+        if stage.startswith("ddp-without-")
+    } == again
+    assert stages["ddp"].status == "failed"
+    assert "; NCCL: Cuda failure 'broken'" in (stages["ddp"].detail or "")
+
+
+def test_torch_compile_is_tried_where_it_is_asked_for(
+    python_cpu: str, homely: dict[str, Path]
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    env = {"PATH": os.environ["PATH"], "HOME": str(homely["home"]), "TMPDIR": str(homely["tmp"])}
+    host = LocalHost(scratch=str(homely["scratch"]))
+    more = {"env": env, "device": "cpu", "timeout_s": 180.0}
+    looked = run_smoke(host, python_cpu, mode="full", compiles=True, **more)  # type: ignore[arg-type]
+    stages = {name: stage.status for name, stage in stages_of(looked).items()}
+    assert stages == {**ON_CPU, "compile": "passed"}
+    assert not [path for folder in ("home", "tmp") for path in tree(homely[folder])]
+
+
+def test_where_nothing_may_be_compiled_that_is_said(python_cpu: str) -> None:
+    env = {**os.environ, "TORCH_COMPILE_DISABLE": "1"}
+    more = {"env": env, "device": "cpu", "compiles": True}
+    looked = run_smoke(LocalHost(), python_cpu, mode="full", **more)  # type: ignore[arg-type]
+    stage = stages_of(looked)["compile"]
+    assert (stage.status, stage.detail) == ("skipped", "TORCH_COMPILE_DISABLE is set")
 
 
 MUTE = """

@@ -145,6 +145,96 @@ BREAKAGES = {
         torch.amp.GradScaler.__init__ = __init__
         """,
     ),
+    "a convolution in fp32 computed in TF32": (
+        "conv",
+        "fp32 is off by",
+        """
+        of = torch.nn.functional.conv2d
+        def rounded(x):
+            return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+        def conv2d(x, w, **named):
+            if x.dtype == torch.float32 and len(x) > 1:
+                return of(rounded(x), rounded(w), **named)
+            return of(x, w, **named)
+        torch.nn.functional.conv2d = conv2d
+        """,
+    ),
+    "attention by one backend alone wrong": (
+        "attention",
+        "attention by flash_attention in fp32 is off",
+        """
+        of, only = torch.nn.functional.scaled_dot_product_attention, torch.backends.cuda
+        def attend(*more):
+            return of(*more) * (1.0 if only.math_sdp_enabled() else 1.01)
+        torch.nn.functional.scaled_dot_product_attention = attend
+        """,
+    ),
+    "compiled code that is wrong": (
+        "compile",
+        "compiled steps differ from eager steps",
+        """
+        of = torch.compile
+        def wrong(net):
+            made = of(net, backend="eager")
+            return lambda images: made(images) * 1.01
+        torch.compile = wrong
+        """,
+    ),
+    "a torch.compile that compiles nothing": (
+        "compile",
+        "torch.compile compiled nothing",
+        """
+        torch.compile = lambda net: net
+        """,
+    ),
+    "no compiler for torch.compile": (
+        "compile",
+        "no C++ compiler was found: ",
+        """
+        import os
+        os.environ["CXX"] = "/nowhere/g++"
+        """,
+    ),
+    "no Python.h for torch.compile": (
+        "compile",
+        "Python.h is missing: ",
+        """
+        import sysconfig
+        of = sysconfig.get_path
+        sysconfig.get_path = lambda name, *more, **named: (
+            "/nowhere/include" if name == "include" else of(name, *more, **named)
+        )
+        """,
+    ),
+    "no Python.h for the launcher of Triton": (
+        "compile",
+        "Python.h is missing: /nowhere/Python.h does not exist: CalledProcessError",
+        """
+        import subprocess, sysconfig
+        sysconfig.get_path = lambda *more, **named: "/nowhere"
+        def refuse(net):
+            raise subprocess.CalledProcessError(1, ["/usr/bin/gcc", "main.c"])
+        torch.compile = refuse
+        """,
+    ),
+    "no C compiler for Triton": (
+        "compile",
+        "no C compiler was found: RuntimeError: Failed to find C compiler",
+        """
+        def refuse(net):
+            raise RuntimeError("Failed to find C compiler. Please specify via CC")
+        torch.compile = refuse
+        """,
+    ),
+    "no Triton": (
+        "compile",
+        "triton is not installed: ModuleNotFoundError: No module named 'triton'",
+        """
+        def refuse(net):
+            raise RuntimeError("Cannot find a working triton installation.")
+        torch.compile = refuse
+        """,
+    ),
     "AdamW that forgets the weight decay": (
         "optimizer",
         "adamw (default) is off",
@@ -211,6 +301,7 @@ def test_a_broken_torch_fails_its_stage(python_cpu: str, tmp_path: Path, breakag
         python_cpu,
         mode="full",
         device="cpu",
+        compiles=name == "compile",
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     smoke = looked.facts["smoke"]

@@ -12,6 +12,7 @@ from cudadoctor.smoke.reading import STAGES
 pytestmark = pytest.mark.torch
 
 LATER = STAGES[1:]
+ON_CPU = tuple(stage for stage in STAGES if stage != "cuda-graph")
 ODD = {
     "matmul": "elsewhere",
     "conv": "elsewhere",
@@ -62,7 +63,7 @@ def planted(name: str, fault: str) -> str:
     return ",".join(f"{stage}:{fault}" for stage in stages)
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_a_wrong_number_fails_the_stage(runs: Runs, name: str) -> None:
     stage = runs.stage(name, planted(name, "wrong"))
     assert stage.status == "failed"
@@ -107,7 +108,8 @@ def test_when_the_whole_step_runs_out_of_time_the_stage_that_took_it_is_named(
             LocalHost(), python_cpu, mode="full", plant="conv:hang", timeout_s=limit_s
         )
         stages = {stage.name: stage.status for stage in looked.facts["smoke"].stages}
-        if stages.pop("conv", None) == "timed-out" and set(stages.values()) == {"passed"}:
+        others = {stages.get(name) for name in ON_CPU if name != "conv"}
+        if stages.get("conv") == "timed-out" and others == {"passed"}:
             break
     else:
         pytest.fail(str(stages))

@@ -233,6 +233,10 @@ def test_a_guest_leaves_a_gpu_alone(more: dict[str, object], reason: str) -> Non
         {"utilization": 25, "processes": (GpuProcess(pid=7, name="python"),)},
         {"processes": (GpuProcess(pid=7, name="/usr/lib/firefox", memory_bytes=GIB),)},
         {"compute_mode": "exclusive", "processes": ()},
+        {
+            "compute_mode": "exclusive",
+            "processes": (GpuProcess(pid=7, name="nvidia-cuda-mps-server"), GpuProcess(pid=8)),
+        },
         {"mig": True, "memory_used_bytes": 10 * GIB},
         {},
     ],
@@ -269,6 +273,24 @@ def test_where_every_gpu_is_in_use_the_cpu_is_left() -> None:
     busy = (gpu(0, compute_mode="prohibited"), gpu(1, compute_mode="prohibited"))
     chosen = chosen_of(gpus=busy)
     assert (chosen.devices, chosen.device(), len(chosen.skipped)) == ((), "cpu", 2)
+
+
+@pytest.mark.parametrize(
+    ("free", "more", "devices"),
+    [
+        (3 * GIB, {"memory_used_bytes": 9 * GIB}, (0, 1)),
+        (GIB, {"memory_used_bytes": 9 * GIB}, (1,)),
+        (None, {"memory_used_bytes": 9 * GIB}, (1,)),
+        (3 * GIB, {"utilization": 90}, (1,)),
+    ],
+)
+def test_cached_files_in_memory_that_the_system_shares_do_not_fill_a_gpu(
+    free: int | None, more: dict[str, object], devices: tuple[int, ...]
+) -> None:
+    shared = {"total_bytes": 10 * GIB, "unified_bytes": free}
+    about = [{**SEEN["devices"][0], **shared}, SEEN["devices"][1]]  # type: ignore[index]
+    full = skipped((gpu(1, **more), gpu(0)))
+    assert choose("", full, {**SEEN, "devices": about}).devices == devices
 
 
 def test_a_device_that_is_asked_for_is_used_whoever_uses_it() -> None:

@@ -4,6 +4,7 @@ Workers are forked where that is possible, else started anew; the board watches 
 """
 
 import faulthandler
+import gc
 import json
 import os
 import queue
@@ -19,7 +20,7 @@ import torch
 
 from . import looks, process, stages, wire
 from .process import Fork
-from .spec import EARLY, LATE, WITHOUT, Chosen, Fields, Spec, Task, choose
+from .spec import COMPILE, EARLY, LATE, WITHOUT, Chosen, Fields, Spec, Task, choose
 from .wire import say
 
 # A spawned worker imports torch before its first stage.
@@ -103,6 +104,7 @@ class Board:
         self.ends: Dict[str, str] = {}
         self.look: Fields = {}
         self.stuck = ""
+        self.later = [*sum(spec.late(), []), "ddp"]
 
     def conduct(self) -> None:
         """The looks and, where they are wanted, the stages."""
@@ -137,11 +139,12 @@ class Board:
             self._until_idle()
             missed = self.stuck if self.ends.get("allocate") == "passed" else NO_DEVICE
             if missed:
-                self._skip(LATE + ("ddp",), missed)
+                self._skip(self.later, missed)
                 return
-        self._start(Task(LATE, chosen.device()))
-        if chosen.devices:
-            self._until_idle()
+        for late in spec.late():
+            self._start(Task(late, chosen.device()))
+            if chosen.devices:
+                self._until_idle()
         self._ranks("ddp", chosen)
         if len(chosen.devices) > 1:
             self._without(chosen)
@@ -185,7 +188,7 @@ class Board:
     def _give_up(self, status: str, seconds: Optional[float], why: str) -> None:
         """The first stage fails in place of all."""
         say("end", stage="allocate", status=status, seconds=seconds, detail=why)
-        self._skip(EARLY[1:] + LATE + ("ddp",), NO_DEVICE)
+        self._skip([*EARLY[1:], *self.later], NO_DEVICE)
 
     def _skip(self, names: Iterable[str], why: str) -> None:
         """Say of stages that they are not run, and why."""
@@ -321,11 +324,16 @@ def _dynamo() -> str:
 
     Says what went wrong, which a second import of it would not repeat.
     """
+    gc.disable()  # as for torch: nothing that an import makes is garbage
     try:
         import torch._dynamo  # noqa: F401
     except BaseException as problem:
         # Absent before torch 2; broken where triton, sympy or the temporary folder are.
         return "" if getattr(problem, "name", "") == "torch._dynamo" else wire.words(problem)
+    finally:
+        if hasattr(gc, "freeze"):
+            gc.freeze()
+        gc.enable()
     return ""
 
 
@@ -374,7 +382,11 @@ class Run:
         except BaseException as problem:
             # A file of the user's that torch loads can also raise SystemExit.
             status, detail = "failed", wire.words(problem)
-            if self.spec.dynamo and fault == "" and (self.task.rank is not None or stage in LATE):
+            if (
+                self.spec.dynamo
+                and fault == ""
+                and (self.task.rank is not None or stage in (*LATE, COMPILE))
+            ):
                 detail = "import torch._dynamo: " + self.spec.dynamo
             # An error of CUDA spoils every later call of the process.
             going = self.task.device == "cpu"

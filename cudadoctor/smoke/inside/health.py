@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import torch
 from torch import cuda
 
-from . import looks, process
+from . import looks, process, room
 from .spec import Fields, Spec, choose
 from .wire import say, words
 
@@ -145,7 +145,7 @@ class Gpu:
         with Guard("begin", [self]):
             torch.zeros(1, device=self.device)
             about = cuda.get_device_properties(self.index)
-            free = cuda.mem_get_info(self.index)[0] if hasattr(cuda, "mem_get_info") else 1 << 31
+            free = room.free_bytes(self.index)[0] if hasattr(cuda, "mem_get_info") else 1 << 31
             self.free = int(0.7 * free)
             self.sms = int(about.multi_processor_count)
             self.capability = (about.major, about.minor)

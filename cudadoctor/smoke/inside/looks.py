@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import wire
+from . import room, wire
 from .spec import Fields
 from .wire import say
 
@@ -71,6 +71,7 @@ def device(index: int) -> Fields:
         "capability": "%d.%d" % (about.major, about.minor),
         "bus_id": bus_id,
         "total_bytes": int(about.total_memory),
+        "unified_bytes": room.unified_bytes(index),
     }
 
 
@@ -84,7 +85,7 @@ def numpy_bridge() -> None:
             warnings.simplefilter("always")
             import numpy
 
-            array = numpy.ones(2, dtype="float32")
+            array: Any = numpy.ones(2, dtype="float32")
             same = bool((torch.from_numpy(array).numpy() == array).all())
         error = "" if same else "the values changed when converted from NumPy to torch and back"
     except Exception as problem:

@@ -15,7 +15,7 @@ from torch import cuda
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from . import looks, process, training, wire, workloads
+from . import looks, process, room, training, wire, workloads
 from .spec import Fields
 from .training import Feed, Training
 from .wire import say
@@ -46,9 +46,7 @@ class Measurement:
         self.order = order
         self.base_bytes = 0
         try:
-            self.base_bytes = int(training.words_of("/proc/self/statm")[1]) * os.sysconf(
-                "SC_PAGE_SIZE"
-            )
+            self.base_bytes = int(room.words_of("/proc/self/statm")[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError, AttributeError):
             pass  # not known, and taken for nothing
         began = perf_counter()
@@ -232,7 +230,7 @@ def _needs_too_much(order: Order) -> bool:
 
     Nothing says no there before the end.
     """
-    free, shape = training.available_bytes(), order.shape
+    free, shape = room.available_bytes(), order.shape
     if order.gpu:
         return 0 < free < HOST_TIMES * training.batch_bytes(order)
     if order.workload == "cnn":
@@ -423,7 +421,7 @@ def keep_to_a_share(order: Order, part: float = 1.0) -> None:
         return
     index = int(order.device.partition(":")[2] or 0)
     cuda.set_device(index)
-    free, total = cuda.mem_get_info(index)
+    free, total = room.free_bytes(index)
     cuda.set_per_process_memory_fraction(max(0.01, part * order.share * free / total), index)
     cuda.reset_peak_memory_stats(index)
 

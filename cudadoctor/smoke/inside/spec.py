@@ -1,13 +1,22 @@
 """What the training step is ordered to do, as words on its command line, and on which devices."""
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 Fields = Dict[str, Any]
 """Of one line, or of an order."""
 
-EARLY = ("allocate", "matmul", "conv", "attention", "train-fp32", "amp-fp16", "amp-bf16")
-# They import torch._dynamo.
+EARLY = (
+    *("allocate", "matmul", "conv", "attention", "train-fp32", "amp-fp16", "amp-bf16"),
+    "cuda-graph",
+)
+# They import torch._dynamo, which takes as long as all early stages do.
 LATE = ("optimizer", "checkpoint")
+# Only where it is asked for: a cold compilation takes longer than all other stages together.
+COMPILE = "compile"
+
+IN_USE = "% of the GPU's memory is in use"
+"""How the reason ends why a full GPU is left alone."""
+FULL = 0.8
 
 # The ranks again without a transport of NCCL, each by its variable: NVLink SHARP, peer to peer, and
 # InfiniBand.
@@ -30,8 +39,10 @@ LIMITS = {
     "train-fp32": 30.0,
     "amp-fp16": 20.0,
     "amp-bf16": 20.0,
+    "cuda-graph": 30.0,
     "optimizer": 30.0,
     "checkpoint": 20.0,
+    COMPILE: 120.0,
     "ddp": 60.0,
 }
 
@@ -43,14 +54,16 @@ class Spec:
     scratch: the only folder it may write to, "" none. until: seconds it has in all.
     limit: a lower limit for every stage, 0 none. skip: (bus id, position, reason) of GPUs.
     careful: nobody knows who else uses the GPUs. start: fork or spawn, "" by system.
+    compile: also try torch.compile.
     dynamo: why torch._dynamo could not be imported.
     Of health, nvml: the folder of pynvml; soak: further seconds; only: the one part to measure.
-    For tests, plant: faults, "stage:fault,stage:fault"; pretend: so many GPUs that the CPU plays.
+    For tests, plant: faults, "stage:fault,stage:fault"; pretend: so many GPUs that the CPU plays;
+    without: a late stage to leave out.
     """
 
     mode = "full"
-    device = scratch = plant = start = dynamo = nvml = only = ""
-    ranks = pretend = careful = 0
+    device = scratch = plant = start = dynamo = nvml = only = without = ""
+    ranks = pretend = careful = compile = 0
     until, limit, soak = 600.0, 0.0, 0.0
     skip: Tuple[Any, ...] = ()
 
@@ -67,6 +80,11 @@ class Spec:
         """Seconds that this stage may take."""
         usual = LIMITS["ddp"] if stage in WITHOUT else LIMITS.get(stage.split(" ")[0], 30.0)
         return min(usual, self.limit or usual)
+
+    def late(self) -> List[List[str]]:
+        """The late stages, those of each process together."""
+        stages = [stage for stage in LATE if stage != self.without]
+        return [stages, [COMPILE]] if self.compile else [stages]
 
     def fault(self, stage: str) -> str:
         """The fault that is to be planted in this stage, "" none."""
@@ -123,11 +141,17 @@ def choose(device: str, skip: Sequence[Any], look: Fields) -> Chosen:
             text = "there is no %s; number of GPUs visible to torch: %d"
             return Chosen(error=text % (device, count))
         return Chosen((index,))
-    by_bus = {gpu["bus_id"]: gpu["index"] for gpu in look.get("devices") or [] if gpu.get("bus_id")}
+    devices = {gpu["index"]: gpu for gpu in look.get("devices") or []}
+    by_bus = {gpu["bus_id"]: index for index, gpu in devices.items() if gpu.get("bus_id")}
     reasons = {}
     for bus, position, reason in skip:
         # Without an address the position is the best guess that does not disturb somebody.
-        reasons[by_bus.get(bus, -1) if by_bus else int(position)] = reason
+        index = by_bus.get(bus, -1) if by_bus else int(position)
+        gpu = devices.get(index, {})
+        # NVML counts as used what the system would give back.
+        free = (gpu.get("unified_bytes") or 0) / float(gpu.get("total_bytes") or 1)
+        if not (reason.endswith(IN_USE) and free >= 1 - FULL):
+            reasons[index] = reason
     return Chosen(
         tuple([index for index in range(count) if index not in reasons]),
         tuple([(index, reasons[index]) for index in range(count) if index in reasons]),

@@ -1,6 +1,8 @@
 """The stages: what is run on a device, checked against float64, the CPU or another run."""
 
+import importlib
 import os
+import sysconfig
 import warnings
 import zlib
 from datetime import timedelta
@@ -13,7 +15,8 @@ from torch import nn
 from torch.backends import cudnn
 from torch.nn.functional import conv2d, cross_entropy
 
-from .spec import WITHOUT, Fields, Spec, Task
+from . import room, wire
+from .spec import COMPILE, FULL, WITHOUT, Fields, Spec, Task
 
 StageResult = Tuple[str, Fields]
 
@@ -62,18 +65,23 @@ class Place:
             self.multiprocessors, total = about.multi_processor_count, about.total_memory
             # Nobody could say beforehand how full the GPU is: look before taking any of it.
             if spec.careful and hasattr(torch.cuda, "mem_get_info"):
-                free, _ = torch.cuda.mem_get_info(self.device)
-                if free < total * 0.2:
+                free, _ = room.free_bytes(self.device.index)
+                if free < total * (1 - FULL):
                     raise Skip("%d%% of its memory is in use" % (100 - 100 * free // total))
             # Half a GiB is left for the context, cuDNN and NCCL, which the allocator cannot count.
             torch.cuda.set_per_process_memory_fraction(min(1.0, (512 << 20) / total), self.device)
+
+    @property
+    def capability(self) -> Tuple[int, int]:
+        """The compute capability of the GPU."""
+        major, minor = torch.cuda.get_device_capability(self.device)
+        return major, minor
 
     def computes(self, name: str) -> bool:
         """Whether a GPU of this generation has that format; a CPU is asked elsewhere."""
         if not self.gpu or torch.version.hip:
             return True
-        capability = torch.cuda.get_device_capability(self.device)
-        return bool(capability >= {"bf16": (8, 0), "fp16": (5, 3)}.get(name, (0, 0)))
+        return self.capability >= {"bf16": (8, 0), "fp16": (5, 3)}.get(name, (0, 0))
 
     def proven(self, *tensors: Any) -> None:
         """Fail a stage whose result lies elsewhere than on the device that it was to prove."""
@@ -133,9 +141,9 @@ def allocate(place: Place) -> StageResult:
         raise Wrong("%d of %d values came back changed" % (differing, back.numel()))
     if not place.gpu:
         return "on the CPU: this tests torch, not the GPU", {}
-    figures = {"name": str(torch.cuda.get_device_name(place.device))}
+    figures: Fields = {"name": str(torch.cuda.get_device_name(place.device))}
     if hasattr(torch.cuda, "mem_get_info"):
-        free, total = torch.cuda.mem_get_info(place.device)
+        free, total = room.free_bytes(place.device.index)
         figures.update(free_bytes=free, total_bytes=total)
     return "", figures
 
@@ -188,7 +196,7 @@ def _compared(place: Place, operation: Any, many: Any, other: Any) -> StageResul
         rows, factor = (many, other) if name == "fp32" else exact
         if not place.gpu and name != "fp32":
             # A CPU without half precision gets fewer numbers.
-            rows, factor = rows[:ROWS], factor[..., :ROWS]
+            rows, factor = rows[: max(2, len(rows) // 16)], factor[..., :ROWS]
         results = []
         if place.computes(name) and name not in slow:
             there = [tensor.to(place.device).to(kind) for tensor in (rows, factor)]
@@ -221,7 +229,7 @@ def _error(place: Place, name: str, results: Any, operation: Any, rows: Any, fac
     expected = operation(rows[::step].double(), factor.double())
     whole = operation(rows.double().sum(0, keepdim=True), factor.double())
     sums = _off(found.sum(0, keepdim=True), whole)
-    error = max(_off(found[::step], expected), sums, key=lambda off: inf if off != off else off)
+    error = _worst([_off(found[::step], expected), sums])
     if not error <= TOLERANCES[name]:
         raise Wrong("%s is off by %.3g (allowed: %.3g)" % (name, error, TOLERANCES[name]))
     gain = float((found[::step] * expected).sum() / (expected * expected).sum()) - 1
@@ -241,8 +249,14 @@ def _off(found: Any, expected: Any) -> float:
 
 def _apart(pairs: Iterable[Tuple[Any, Any]]) -> float:
     """The largest difference of any two numbers; nan if one of them is not a number."""
-    worst = [float((found.double() - expected.double()).abs().max()) for found, expected in pairs]
-    return max(worst, key=lambda off: inf if off != off else off)
+    return _worst(
+        [float((found.double() - expected.double()).abs().max()) for found, expected in pairs]
+    )
+
+
+def _worst(offs: List[float]) -> float:
+    """The largest; nan if one of them is not a number."""
+    return max(offs, key=lambda off: inf if off != off else off)
 
 
 # --- attention, by everything that torch can compute it with ----------------------------------
@@ -363,6 +377,16 @@ class Momentum:
             for parameter, step in zip(self.param_groups[0]["params"], self.steps):
                 step.mul_(0.9).add_(parameter.grad)
                 parameter.sub_(step * 0.1)
+
+
+def step(place: Place, net: Any, optimizer: Any, images: Any, labels: Any) -> Any:
+    """One step of training; its loss."""
+    optimizer.zero_grad()
+    loss = cross_entropy(net(images), labels)
+    place.proven(loss)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
 def train_fp32(place: Place) -> StageResult:
@@ -494,6 +518,125 @@ def _list(losses: List[float]) -> str:
     return ", ".join(["%.5g" % loss for loss in losses])
 
 
+# --- steps that are recorded, and steps that are compiled -------------------------------------
+
+# cuBLAS, autograd and cuDNN allocate lazily: steps before a recording.
+WARM_UP = 3
+# Other kernels, or the same ones with other workspaces: rounding, no more.
+OTHER_KERNELS = 1e-4
+
+
+def cuda_graph(place: Place) -> StageResult:
+    """A step recorded as one CUDA graph and replayed with new batches trains as eager steps do."""
+    if not place.gpu:
+        raise Skip("CUDA graphs exist only on a GPU")
+    if not hasattr(torch.cuda, "CUDAGraph"):
+        raise Skip("this torch version has no CUDA graphs")
+    first, *others = batches = _batches(place)
+    eager, recorded = _trainers(place)
+    expected = [float(step(place, *eager, *found)) for found in [first] * WARM_UP + others]
+    read = [tensor.clone() for tensor in first]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            step(place, *recorded, *read)
+    torch.cuda.current_stream().wait_stream(side)
+    recorded[1].zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step(place, *recorded, *read)
+    losses = []
+    for found in others:
+        for to, new in zip(read, found):
+            to.copy_(new)
+        graph.replay()
+        losses.append(float(loss))
+    off = _as_eager(place, losses, expected[-len(losses) :], eager[0], recorded[0], "replayed")
+    return "", {"difference": off, "batches": len(batches)}
+
+
+def compiled(place: Place) -> StageResult:
+    """What torch.compile makes of a small model trains as the model itself does."""
+    if not hasattr(torch, "compile"):
+        raise Skip("this torch version has no torch.compile")
+    if place.gpu and not torch.version.hip and place.capability < (7, 0):
+        raise Skip("torch.compile needs a GPU with compute capability 7.0 or newer")
+    disabled = [name for name in DISABLES if os.environ.get(name, "") not in ("", "0")]
+    if disabled:
+        raise Skip("%s is set" % disabled[0])
+    batches = _batches(place)
+    eager, (net, optimizer) = _trainers(place)
+    expected = [float(step(place, *eager, *found)) for found in batches]
+    try:
+        from torch._dynamo.utils import counters
+        from torch._inductor import config
+
+        config.compile_threads = 1  # processes would outlive this one
+        if hasattr(config, "cpp_cache_precompile_headers"):
+            config.cpp_cache_precompile_headers = False  # not kept in the scratch folder
+        counters.clear()
+        made = torch.compile(net)
+        losses = [float(step(place, made, optimizer, *found)) for found in batches]
+    except Exception as problem:
+        raise Wrong(_not_compiled(problem)) from None
+    place.settle()
+    off = _as_eager(place, losses, expected, eager[0], net, "compiled")
+    if not counters["stats"].get("unique_graphs"):
+        raise Wrong("torch.compile compiled nothing")
+    return "", {"difference": off}
+
+
+DISABLES = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+LACKS = (
+    ("No working C++ compiler", "no C++ compiler was found"),
+    ("Failed to find C compiler", "no C compiler was found"),
+    ("Cannot find a working triton", "triton is not installed"),
+    ("No module named 'triton'", "triton is not installed"),
+    ("Python.h", "Python.h is missing"),
+)
+"""Words of torch and Triton, and what they say is missing."""
+
+
+def _not_compiled(problem: BaseException) -> str:
+    """Why nothing was compiled, what is missing first."""
+    text = wire.words(problem)
+    header = os.path.join(sysconfig.get_path("include") or "", "Python.h")
+    if "CalledProcessError" in text and not os.path.exists(header):
+        # Triton's launcher: what the compiler said of it is not in the exception.
+        text = "%s does not exist: %s" % (header, text)
+    if "riton" in text and "Cannot find" in text:
+        try:
+            importlib.import_module("triton")
+        except Exception as reason:
+            text = "%s: %s" % (wire.words(reason), text)
+    lack = [what + ": " for words, what in LACKS if words in text]
+    return "".join(lack[:1]) + text
+
+
+def _batches(place: Place) -> List[Any]:
+    return [batch(place.device, 16, seed) for seed in (20, 21, 22, 23)]
+
+
+def _trainers(place: Place) -> List[Any]:
+    """Two equal models, each with what trains it."""
+    nets = [network(place.device, nn.GroupNorm(4, 16)) for _ in range(2)]
+    return [(net, Momentum(net)) for net in nets]
+
+
+def _as_eager(
+    place: Place, losses: List[float], expected: List[float], eager: Any, net: Any, how: str
+) -> float:
+    """How far losses and weights lie from those of eager steps; Wrong where that is too far."""
+    if place.fault == "wrong":
+        losses = [loss * 1.01 for loss in losses]
+    apart = [abs(loss - other) for loss, other in zip(losses, expected)]
+    off = _worst(apart + [_apart(zip(net.parameters(), eager.parameters()))])
+    if not off <= OTHER_KERNELS:
+        raise Wrong("%s steps differ from eager steps by %.3g" % (how, off))
+    return round(off, 9)
+
+
 # --- torch's own optimizers, which import torch._dynamo ---------------------------------------
 
 RATE, DECAY = 0.05, 0.1
@@ -607,12 +750,7 @@ def _trainer(place: Place) -> Fields:
 
 def _steps(place: Place, seeds: Iterable[int], net: Any, optimizer: Any) -> None:
     for seed in seeds:
-        images, labels = batch(place.device, 8, seed)
-        optimizer.zero_grad()
-        loss = cross_entropy(net(images), labels)
-        place.proven(loss)
-        loss.backward()
-        optimizer.step()
+        step(place, net, optimizer, *batch(place.device, 8, seed))
 
 
 def _corrupt(path: str) -> None:
@@ -729,8 +867,10 @@ STAGES = {
     "train-fp32": train_fp32,
     "amp-fp16": amp_fp16,
     "amp-bf16": amp_bf16,
+    "cuda-graph": cuda_graph,
     "optimizer": optimizer,
     "checkpoint": checkpoint,
+    COMPILE: compiled,
     "ddp": ddp,
 }
 STAGES.update([(stage, partial(ddp, stage=stage)) for stage in WITHOUT])

@@ -5,13 +5,13 @@ import functools
 import inspect
 import os
 from time import perf_counter, sleep
-from typing import Any, Callable, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Generator, Iterator, Optional, Tuple
 
 import torch
 from torch import cuda
 from torch.utils.data import DataLoader
 
-from . import process, workloads
+from . import process, room, workloads
 from .spec import Fields
 from .workloads import Order
 
@@ -205,7 +205,7 @@ def workers_of(order: Order) -> Tuple[int, str]:
     asked = order.settings.workers
     if asked < 0:
         asked = max(1, min(8, cores() - 1))
-    return workers_that_fit(asked, batch_bytes(order), shared_bytes(), available_bytes())
+    return workers_that_fit(asked, batch_bytes(order), shared_bytes(), room.available_bytes())
 
 
 def batch_bytes(order: Order) -> int:
@@ -297,14 +297,6 @@ def _moved(batch: Any, order: Order, waitless: bool) -> Any:
 # --- room for batches on their way to the device: memory, and /dev/shm ------------------------
 
 SHARED = "/dev/shm"
-GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "inactive_file"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-)
 AHEAD = 2
 """Batches that each worker prepares in advance: the loader's own default."""
 IN_USE = 2
@@ -313,22 +305,6 @@ WORKER_BYTES = 128 << 20
 """What a forked worker comes to need of its own, apart from its batches."""
 SHARE = 0.25
 """Of what there is: several loaders run side by side, and others are guests too."""
-
-
-def words_of(path: str) -> List[str]:
-    """The words of a file of the system's."""
-    with open(path) as file:
-        return file.read().split()
-
-
-def available_bytes() -> int:
-    """Memory that is free for a new program, in this container too; 0 where that is not known."""
-    try:
-        words = words_of("/proc/meminfo")
-        free = int(words[words.index("MemAvailable:") + 1]) * 1024
-    except (OSError, ValueError):
-        return 0
-    return min(free, allowed_bytes() or free)
 
 
 def shared_bytes() -> Optional[int]:
@@ -359,21 +335,3 @@ def workers_that_fit(
     full = next(where for where, number in room.items() if number < 1)
     text = "%s does not have enough space for workers that prepare %.1f MB batches"
     return 0, text % (full, batch_bytes / 1e6)
-
-
-def allowed_bytes(groups: Iterable[Sequence[str]] = GROUPS) -> Optional[int]:
-    """What the limit of the control group leaves; files that are only cached count as free."""
-    for most, used, cached in groups:
-        try:
-            # Without a limit there stands "max", which is no number.
-            left = int(words_of(most)[0]) - int(words_of(used)[0])
-        except (OSError, ValueError, IndexError):
-            continue
-        try:
-            words = words_of(os.path.join(os.path.dirname(most), "memory.stat"))
-            left += int(words[words.index(cached) + 1])
-        except (OSError, ValueError, IndexError):
-            pass  # nothing is known of what is cached
-        # 0 would say that it is not known.
-        return max(1, left)
-    return None
