@@ -447,11 +447,14 @@ def _weighed(
     primary, verdict, findings = said.primary, said.verdict, said.findings
     asked: Strings | None = None
     candidates: tuple[Candidate, ...] = ()
-    if machine.likeness and verdict != "undecided" and chance.get(_cause_said(said), 1) < _DOUBTED:
+    doubtful = likeliest != "unknown" and chance.get(_cause_said(said), 1) < _DOUBTED
+    if machine.likeness and verdict != "undecided" and doubtful and share >= _CLEAR:
         verdict, findings = "undecided", _doubted(findings, likeliest)
     if verdict == "undecided":
-        if machine.likeness:
-            primary = likeliest if share >= _NAMED and likeliest != "unknown" else None
+        if machine.likeness and share >= _NAMED:
+            primary = likeliest if likeliest != "unknown" else None
+        elif machine.likeness and chance.get(primary or "unknown", 0) < _DOUBTED:
+            primary = None
         named = {
             cause: round(share, 2)
             for cause, share in chance.items()
@@ -475,8 +478,9 @@ def _weighed(
 
 _NAMED = 0.5
 """The chance of a cause that is named although no rule is sure of it."""
-_DOUBTED = 0.3
-"""A verdict of the rules about a report does not stand beside a lower chance of its cause."""
+_DOUBTED, _CLEAR = 0.3, 0.6
+"""What the rules say does not stand with less chance than the first beside another's that is more
+than the second."""
 _WORTH_NAMING = 0.01
 _ASKED_FROM = 0.2
 """The chance from which a candidate is worth a command of its own."""

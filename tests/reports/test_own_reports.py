@@ -138,7 +138,8 @@ def test_what_is_merely_possible_is_not_made_likely_by_pasting_it() -> None:
 
 
 def test_words_of_the_doctor_alone_are_no_verdict() -> None:
-    assert report_of("The root cause: nobody knows (driver-too-old)").diagnosis.primary is None
+    said = report_of("The root cause: nobody knows (driver-too-old)").diagnosis
+    assert (said.verdict, said.findings) == ("undecided", ())
 
 
 # --- facts inside other text -----------------------------------------------------------------------
