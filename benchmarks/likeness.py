@@ -30,6 +30,7 @@ import msgspec
 from cases import kept_aside, primary_of, share
 from measuring import saved
 from msgspec.structs import replace
+from mutated import LINES
 
 from cudadoctor import knowledge
 from cudadoctor.knowledge.symptoms import symptoms
@@ -54,6 +55,8 @@ COST = 0.5
 STEPS = 40
 """The largest weight has so many steps."""
 RIDGE = 0.3
+SHORT = 80
+"""Fewer words and pairs than a title and two sentences hold."""
 Heard = dict[str, dict[str, float]]
 
 
@@ -116,6 +119,16 @@ def read(text: Text, tables: knowledge.Knowledge) -> Read:
     return Read(machine, ranking.signs(machine, tables), by_rules(machine, tables))
 
 
+def beside_idle_talk(texts: Sequence[Text], reads: Sequence[Read]) -> list[tuple[Text, Read]]:
+    """Every other short text once more, with a line that says nothing of its cause."""
+    lines = sorted(line for kind in LINES.values() for line in kind)
+    return [
+        (text._replace(words=text.words | words_of(lines[number % len(lines)])), seen)
+        for number, (text, seen) in enumerate(zip(texts, reads, strict=True))
+        if number % 2 and len(text.words) < SHORT
+    ]
+
+
 # --- the words -------------------------------------------------------------------------------
 
 
@@ -152,6 +165,8 @@ def fitted(texts: Sequence[Text], reads: Sequence[Read]) -> Weights:
     from scipy.sparse import hstack
     from sklearn.svm import LinearSVC
 
+    more = beside_idle_talk(texts, reads)
+    texts, reads = [*texts, *(text for text, _ in more)], [*reads, *(seen for _, seen in more)]
     causes = sorted({text.causes[0] for text in texts})
     labels = [causes.index(text.causes[0]) for text in texts]
     words, found = [text.words for text in texts], [seen.signs for seen in reads]
@@ -177,7 +192,10 @@ def fitted(texts: Sequence[Text], reads: Sequence[Read]) -> Weights:
         return {
             word: row_of(
                 vocabulary.rare[place],
-                {cause: weights[cause, place] for cause in np.flatnonzero(weights[:, place])},
+                {
+                    cause: weights[cause, place]
+                    for cause in np.flatnonzero(weights[:, place]).tolist()
+                },
                 step,
             )
             for word, place in vocabulary.place.items()
@@ -209,11 +227,10 @@ def counted(heard: Sequence[Heard], causes: Sequence[tuple[str, ...]]) -> dict[s
 
     names = sorted({name for voices in heard for of in voices.values() for name in of})
     place = {name: number for number, name in enumerate(names)}
-    ranked = CATALOGUE
-    told = np.zeros((len(heard), len(ranked), len(names)), dtype=np.float32)
-    right = np.zeros((len(heard), len(ranked)))
+    told: Any = np.zeros((len(heard), len(CATALOGUE), len(names)), dtype=np.float32)
+    right: Any = np.zeros((len(heard), len(CATALOGUE)))
     for number, voices in enumerate(heard):
-        for row, cause in enumerate(ranked):
+        for row, cause in enumerate(CATALOGUE):
             right[number, row] = cause in causes[number]
             for name, value in voices[cause].items():
                 told[number, row, place[name]] = value
@@ -233,7 +250,7 @@ def counted(heard: Sequence[Heard], causes: Sequence[tuple[str, ...]]) -> dict[s
 
 # --- the figures -----------------------------------------------------------------------------
 
-LEARNED_BY_RULES = ("thread", "example", "wording", "wording of a symptom")
+LEARNED_BY_RULES = ("thread", "example", "wording", "wording of a symptom", "common")
 """Texts that rules were made for, or that tell less than a report: the voices are not fitted to
 them."""
 
@@ -276,7 +293,9 @@ def figures(
                 share_ = next(iter(chance.values()))
                 calibration[f"chance {int(share_ * 10) / 10:.1f}"].append(three[0] in text.causes)
     counts = counted([heard[n] for n in honest], [texts[n].causes for n in honest])
-    shown = {name: share(found) for name, found in sorted((answers | calibration).items())}
+    shown: dict[str, object] = {
+        name: share(found) for name, found in sorted((answers | calibration).items())
+    }
     return shown, counts
 
 

@@ -14,11 +14,15 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from cases import diagnosed, primary_of
+
+from cudadoctor import knowledge
+from cudadoctor.reports.reading import read_report
+from cudadoctor.rules.diagnose import by_rules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -140,11 +144,19 @@ class Report(NamedTuple):
     said: str | None
 
 
+Telling = Callable[[str], str | None]
+
+
 def told(text: str) -> str | None:
     return primary_of(diagnosed(text.encode()))
 
 
-def made() -> Iterator[Report]:
+def told_by_rules(text: str) -> str | None:
+    tables = knowledge.load()
+    return primary_of(by_rules(read_report(text, tables), tables))
+
+
+def made(told: Telling = told) -> Iterator[Report]:
     """The made reports of the tests that are diagnosed correctly."""
     for name in TOLD:
         kinds = tomllib.loads((REPORTS / name).read_text("utf-8"))

@@ -447,20 +447,23 @@ def _weighed(
     primary, verdict, findings = said.primary, said.verdict, said.findings
     asked: Strings | None = None
     candidates: tuple[Candidate, ...] = ()
-    doubtful = likeliest != "unknown" and chance.get(_cause_said(said), 1) < _DOUBTED
-    if machine.likeness and verdict != "undecided" and doubtful and share >= _CLEAR:
+    stands = not machine.likeness or chance.get(_cause_said(said), 1) >= _DOUBTED
+    clear = share >= _NAMED and likeliest != "unknown"
+    if verdict != "undecided" and not stands and clear and not _proven(said):
         verdict, findings = "undecided", _doubted(findings, likeliest)
     if verdict == "undecided":
         if machine.likeness and share >= _NAMED:
-            primary = likeliest if likeliest != "unknown" else None
-        elif machine.likeness and chance.get(primary or "unknown", 0) < _DOUBTED:
+            primary = likeliest if clear else None
+        elif not stands:
             primary = None
-        named = {
+    if verdict == "undecided" or (primary and chance.get(primary, 1) < _SURE):
+        others = {
             cause: round(share, 2)
             for cause, share in chance.items()
             if share >= _WORTH_NAMING and cause not in ("unknown", primary)
         }
-        candidates = ranked({primary: round(share, 2)} | named if primary else named)
+        candidates = ranked({primary: round(share, 2)} | others if primary else others)
+    if verdict == "undecided":
         # What hardly anything speaks for is not known well enough to ask about.
         known = candidates if candidates and candidates[0].score >= _ASKED_FROM else ()
         asked = command_after(machine, known, commands_in(machine, knowledge))
@@ -478,9 +481,11 @@ def _weighed(
 
 _NAMED = 0.5
 """The chance of a cause that is named although no rule is sure of it."""
-_DOUBTED, _CLEAR = 0.3, 0.6
-"""What the rules say does not stand with less chance than the first beside another's that is more
-than the second."""
+_DOUBTED = 0.4
+"""With less chance, what the rules say does not stand where another cause is named, nor what they
+merely hold possible."""
+_SURE = 0.9
+"""Below this chance of what the rules are sure of, the others are worth naming to a program."""
 _WORTH_NAMING = 0.01
 _ASKED_FROM = 0.2
 """The chance from which a candidate is worth a command of its own."""
@@ -490,6 +495,11 @@ def _cause_said(said: Diagnosis) -> str:
     """The cause that a verdict about a report stands for."""
     harmless = next((found.cause for found in said.findings if found.cause in HARMLESS), None)
     return said.primary or harmless or "not-environment"
+
+
+def _proven(said: Diagnosis) -> bool:
+    """Whether the facts of the report alone prove its root cause."""
+    return any(f.cause == said.primary and f.confidence is CERTAIN for f in said.findings)
 
 
 def _doubted(findings: tuple[Finding, ...], likeliest: str) -> tuple[Finding, ...]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 CUDADOCTOR = [sys.executable, "-m", "cudadoctor"]
-WORDS_ALONE = 0.25
+WORTH_SAYING = 0.7
+"""The chance from which a cause that no rule is sure of is worth a comment."""
 LIMIT_S = 120
 
 
@@ -49,16 +50,13 @@ def checked(asked: list[str]) -> str | None:
 
 
 def worth_saying(document: dict[str, Any]) -> bool:
-    """Whether a cause was found, or an error text leaves some open that a command would settle.
-
-    Every text has candidates by its words alone, which score at most WORDS_ALONE.
-    """
-    left_open = {
+    """Whether a cause was found, or one is likely enough that a command would settle it."""
+    likely = {
         candidate["cause"]
         for candidate in document["candidates"]
-        if candidate["score"] > WORDS_ALONE
+        if candidate["score"] >= WORTH_SAYING
     } - {"not-environment", "torch-bug"}
-    return document["verdict"] in ("broken", "warnings") or bool(left_open)
+    return document["verdict"] in ("broken", "warnings") or bool(likely)
 
 
 def posted(number: int, comment: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from told_fixtures import without_words
 
 from cudadoctor import knowledge
 from cudadoctor.model.findings import LIKELY, POSSIBLE
@@ -23,7 +24,7 @@ Nvidia driver version: {driver}
 
 
 def judged(text: str) -> Judged:
-    return judge(read_report(text, KB))
+    return judge(without_words(text))
 
 
 def collected(

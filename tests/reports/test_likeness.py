@@ -69,8 +69,8 @@ def test_rare_words_decide(text: str, first: str) -> None:
 
 def test_saying_it_at_length_is_not_saying_it_louder() -> None:
     """A word that tells nothing makes the others quieter, and never louder."""
-    alone = likeness(words_of("dev shm"), MADE)["shm-too-small"]
-    assert 0 < likeness(words_of("the dev shm"), MADE)["shm-too-small"] < alone
+    alone = spoken({"dev shm"}, MADE.words, MADE)["shm-too-small"]
+    assert 0 < spoken({"dev shm", "the"}, MADE.words, MADE)["shm-too-small"] < alone
 
 
 def test_words_that_nobody_knows_speak_for_nothing() -> None:

@@ -1,4 +1,7 @@
-"""A harmless line in a report changes nothing of what is said of it (benchmarks/mutated.py)."""
+"""A harmless line in a report changes nothing of what the rules say of it.
+
+benchmarks/mutated.py counts how often it moves the ranking by words.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 
-from mutated import LINES, Report, made, mutants, told
+from mutated import LINES, Report, made, mutants, told_by_rules
 
 EACH = 5
 """So many reports are drawn for each line."""
@@ -20,7 +23,7 @@ LEFT = [(kind, line) for kind, lines in LINES.items() for line in lines]
 
 @cache
 def reports() -> tuple[Report, ...]:
-    return tuple(made())
+    return tuple(made(told_by_rules))
 
 
 @pytest.mark.parametrize("line", [line for _, line in LEFT])
@@ -30,7 +33,7 @@ def test_the_answer_stays(line: str) -> None:
         (report.name, where, said)
         for report in dice.sample(reports(), EACH)
         for where, text in mutants(report, line, dice)
-        if (said := told(text)) != report.said
+        if (said := told_by_rules(text)) != report.said
     ]
     assert changed == []
 
@@ -38,7 +41,9 @@ def test_the_answer_stays(line: str) -> None:
 def test_a_line_that_says_something_does_move_an_answer() -> None:
     report = next(report for report in reports() if report.said == "torch-bug")
     line = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
-    assert {told(text) for _, text in mutants(report, line, random.Random(1))} == {"gpu-lost"}
+    assert {told_by_rules(text) for _, text in mutants(report, line, random.Random(1))} == {
+        "gpu-lost"
+    }
 
 
 def test_a_linked_page_and_a_condition_of_a_program_tell_nothing_of_this_machine() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from told_fixtures import without_words
 
 from cudadoctor import knowledge
 from cudadoctor.model.findings import Plan
@@ -20,7 +21,7 @@ PyTorch version: {torch}
 
 
 def judged(text: str) -> Judged:
-    return judge(foreign(read_report(text, KB)))
+    return judge(foreign(without_words(text)))
 
 
 def report(

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from packaging.version import Version
+from told_fixtures import without_words
 
 from cudadoctor import knowledge
 from cudadoctor.model.findings import Plan
@@ -27,7 +28,7 @@ PINNED = {
 
 
 def judged(text: str) -> Judged:
-    return judge(foreign(read_report(text, KB)))
+    return judge(foreign(without_words(text)))
 
 
 def commands(plan: Plan, first: bool = True) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from cudadoctor import knowledge
 from cudadoctor.model.findings import Diagnosis
+from cudadoctor.model.machine import Machine
 from cudadoctor.reports.reading import read_report
 from cudadoctor.rules.diagnose import by_rules
 
@@ -19,6 +22,11 @@ FOLDER = Path(__file__).parent / "told"
 HARMLESS = ("not-environment", "torch-bug")
 HEALTHY = (FOLDER / "healthy.txt").read_text("utf-8")
 """What collect_env prints in a healthy environment."""
+
+
+def without_words(text: str) -> Machine:
+    """The machine of a report without what its words read like: the rules alone judge it."""
+    return replace(read_report(text, knowledge.load()), likeness={})
 
 
 def diagnosis_of(text: str) -> Diagnosis:
