@@ -366,6 +366,8 @@ def to_find_out(shown: Report, say: Language) -> str:
 
 
 MOST_CANDIDATES = 3
+WORTH_READING = 0.05
+"""The chance below which a candidate is not worth a reader's time."""
 
 
 def candidates(
@@ -379,8 +381,12 @@ def candidates(
     if diagnosis.verdict != "undecided" or outside(shown):
         return None
     told = first.cause if first else diagnosis.primary
-    causes = [candidate.cause for candidate in diagnosis.candidates if candidate.cause != "unknown"]
-    others = [cause for cause in causes[:MOST_CANDIDATES] if cause != told]
+    causes = [
+        candidate.cause
+        for candidate in diagnosis.candidates[:MOST_CANDIDATES]
+        if candidate.cause != "unknown" and candidate.score >= WORTH_READING
+    ]
+    others = [cause for cause in causes if cause != told]
     words = "; ".join(written(cause, inside(title_of(cause, say))) for cause in others)
     template = "Also possible: {causes}." if told else "Possible causes: {causes}."
     return say(template, causes=words) if others else None
