@@ -456,6 +456,8 @@ def _weighed(
             primary = likeliest if clear else None
         elif not stands:
             primary = None
+        if primary in HARMLESS:
+            findings = _doubted(findings, primary)
     if verdict == "undecided" or (primary and chance.get(primary, 1) < _SURE):
         others = {
             cause: round(share, 2)
@@ -506,7 +508,9 @@ def _doubted(findings: tuple[Finding, ...], likeliest: str) -> tuple[Finding, ..
     """Findings that the rest of a report speaks against; beside what is harmless no errors."""
     most = WARNING if likeliest in HARMLESS else ERROR
     return tuple(
-        replace(finding, confidence=POSSIBLE, severity=max(finding.severity, most))
+        finding
+        if finding.cause == likeliest
+        else replace(finding, confidence=POSSIBLE, severity=max(finding.severity, most))
         for finding in findings
     )
 
