@@ -2,7 +2,9 @@
 
 Each folder below FOLDER holds report.txt and case.json with the established causes; index.csv
 beside them tells which came later. A third of those is kept aside: the rules are made without it,
-and no case of it is ever named here. Without --tune and --aside both are measured and saved.
+and no case of it is ever named here. blind/*.jsonl beside this script are reports by authors who
+did not know the program; nothing is learned from them, and none of them is named either. Without
+--tune and --aside all are measured and saved.
 """
 
 from __future__ import annotations
@@ -73,6 +75,12 @@ def cases_in(folder: Path) -> Iterator[Case]:
         known = json.loads(path.read_text("utf-8"))
         report = (path.parent / "report.txt").read_bytes()
         yield Case(known, diagnosed(report), kept_aside(path))
+
+
+def blind_in(path: Path) -> Iterator[Case]:
+    for line in path.read_text("utf-8").splitlines():
+        known = json.loads(line)
+        yield Case(known, diagnosed(known["text"].encode()), aside=True)
 
 
 def kept_aside(path: Path) -> bool:
@@ -153,6 +161,9 @@ def main() -> int:
     if asked.wrong:
         name_wrong(tune)
     figures = {"tune": score(tune), "aside": score([case for case in cases if case.aside])}
+    if not (asked.tune or asked.aside):
+        for path in sorted((Path(__file__).parent / "blind").glob("*.jsonl")):
+            figures[f"blind, {path.stem}"] = score(list(blind_in(path)))
     if asked.tune or asked.aside:
         print(json.dumps(figures["aside" if asked.aside else "tune"], indent=1))
     else:

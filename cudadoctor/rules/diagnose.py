@@ -449,7 +449,7 @@ def _weighed(
     candidates: tuple[Candidate, ...] = ()
     stands = not machine.likeness or chance.get(_cause_said(said), 1) >= _DOUBTED
     clear = share >= _NAMED and likeliest != "unknown"
-    if verdict != "undecided" and not stands and clear and not _proven(said):
+    if verdict != "undecided" and not stands and clear and not _proven(said, machine):
         verdict, findings = "undecided", _doubted(findings, likeliest)
     if verdict == "undecided":
         if machine.likeness and share >= _NAMED:
@@ -458,7 +458,8 @@ def _weighed(
             primary = None
         if primary in HARMLESS:
             findings = _doubted(findings, primary)
-    if verdict == "undecided" or (primary and chance.get(primary, 1) < _SURE):
+    unsure = machine.likeness and primary is not None and chance.get(primary, 1) < _SURE
+    if verdict == "undecided" or unsure:
         others = {
             cause: round(share, 2)
             for cause, share in chance.items()
@@ -499,9 +500,12 @@ def _cause_said(said: Diagnosis) -> str:
     return said.primary or harmless or "not-environment"
 
 
-def _proven(said: Diagnosis) -> bool:
-    """Whether the facts of the report alone prove its root cause."""
-    return any(f.cause == said.primary and f.confidence is CERTAIN for f in said.findings)
+def _proven(said: Diagnosis, machine: Machine) -> bool:
+    """Whether the facts of the report alone prove it: its root cause, or that a dump is healthy."""
+    complains = gap_of(machine, "symptoms") is not None
+    return (said.verdict == "healthy" and not complains) or any(
+        finding.cause == said.primary and finding.confidence is CERTAIN for finding in said.findings
+    )
 
 
 def _doubted(findings: tuple[Finding, ...], likeliest: str) -> tuple[Finding, ...]:

@@ -49,7 +49,12 @@ def chances(
     That of `unknown` is the chance that the report tells too little for any. findings: of the rules
     alone. first: the cause that the rules name first.
     """
-    return weighed(voices(m, kb, findings, first, words_table()), _counted().counts)
+    heard = voices(m, kb, findings, first, words_table())
+    if not m.likeness:  # then only what rules or error texts tell is worth comparing
+        told = {finding.cause for finding in findings}
+        told |= {cause for cause, of in heard.items() if "meaning of a text" in of}
+        heard = {cause: of for cause, of in heard.items() if cause in told | {"unknown"}}
+    return weighed(heard, _counted().counts)
 
 
 def weighed(
