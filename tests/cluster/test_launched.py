@@ -134,6 +134,13 @@ def test_a_host_that_only_reaches_rank_0_is_named(hosts: Hosts, python_cpu: str)
     assert {rank for problem in found["problems"] for rank in problem["ranks"]} == {3}
 
 
+def test_an_interface_that_one_host_lacks_is_named(hosts: Hosts, python_cpu: str) -> None:
+    ended = hosts.run(python_cpu, {}, {}, {"GLOO_SOCKET_IFNAME": "ib0"})
+    assert ended[0].code == 1
+    named = [problem for problem in problems(ended)["problems"] if "ib0" in str(problem)]
+    assert {rank for problem in named for rank in problem["ranks"]} == {2}
+
+
 def test_an_address_that_does_not_resolve_is_named_by_each_rank(
     hosts: Hosts, python_cpu: str
 ) -> None:
