@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 NOT_PARSERS = {
+    "knowledge.patterns.lower": "is str.lower, kept to one length",
+    "knowledge.patterns.alternatives": "splits the patterns of our own tables",
+    "knowledge.patterns.search": "runs under every reader of reports, which are tested",
+    "knowledge.patterns.finditer": "runs under every reader of reports, which are tested",
+    "knowledge.symptoms.pattern_of": "compiles the patterns of our own tables",
     "cli.looking.note": "shows our own text",
     "knowledge.renewed.newest_first": "orders versions that a pattern admitted",
     "probes.streamed.on_line": "looks for the call that a line of our own child announces",
