@@ -59,6 +59,8 @@ cuda.can_device_access_peer = lambda *_: True
 torch.version.cuda = "13.0"
 torch.Tensor.pin_memory = lambda self: self
 nccl.all_reduce = health._summed
+# Some processors need seconds for one product of bf16; here its speed is no matter.
+torch.mm = lambda one, other, out: out.fill_(float(one[0, 0] * other[0, 0]))
 begun = health.Gpu.__init__
 
 
