@@ -443,7 +443,7 @@ def _weighed(
 
     chance = chances(machine, knowledge, said.findings, said.primary)
     chance = {cause: share for cause, share in chance.items() if cause not in ignore}
-    likeliest, share = next(iter(chance.items()))
+    likeliest, share = next(iter(chance.items()), ("unknown", 0.0))  # all may be ignored
     primary, verdict, findings = said.primary, said.verdict, said.findings
     asked: Strings | None = None
     candidates: tuple[Candidate, ...] = ()
@@ -465,7 +465,10 @@ def _weighed(
             for cause, share in chance.items()
             if share >= _WORTH_NAMING and cause not in ("unknown", primary)
         }
-        candidates = ranked({primary: round(share, 2)} | others if primary else others)
+        candidates = ranked(others)
+        if primary is not None:  # it comes first, whatever its chance is
+            own = round(chance.get(primary, 0.0), 2)
+            candidates = (Candidate(cause=primary, score=own), *candidates)
     if verdict == "undecided":
         # What hardly anything speaks for is not known well enough to ask about.
         known = candidates if candidates and candidates[0].score >= _ASKED_FROM else ()
