@@ -471,7 +471,8 @@ def _weighed(
             candidates = (Candidate(cause=primary, score=own), *candidates)
     if verdict == "undecided":
         # What hardly anything speaks for is not known well enough to ask about.
-        known = candidates if candidates and candidates[0].score >= _ASKED_FROM else ()
+        best = candidates[0].score if candidates else 0.0
+        known = candidates if not machine.likeness or best >= _ASKED_FROM else ()
         asked = command_after(machine, known, commands_in(machine, knowledge))
     left = {gap.cause for gap in said.undecided} | {candidate.cause for candidate in candidates}
     return replace(

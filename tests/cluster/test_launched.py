@@ -79,7 +79,7 @@ class Hosts:
                 "GLOO_SOCKET_IFNAME": "eth0",
                 **(odd[number] if number < len(odd) else {}),
             }
-            words = (*DOCTOR, "cluster", "--json", "--timeout", "24", "--python", python)
+            words = (*DOCTOR, "cluster", "--json", "--timeout", "56", "--python", python)
             as_host = (f'hostname node{number} && exec "$@"', "sh")
             started.append(
                 subprocess.Popen(
