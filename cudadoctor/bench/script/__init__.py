@@ -11,27 +11,36 @@ a terminal it stays in the doctor's group, as under `time`: the terminal's keys 
 reach the script, which decides.
 """
 
+import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 
 from cudadoctor.bench import page, results
 from cudadoctor.bench.results import Line
-from cudadoctor.bench.script import starved
+from cudadoctor.bench.script import stacks, starved
+from cudadoctor.bench.script.starved import Figures
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import width
 from cudadoctor.cli.speech import current, say
 from cudadoctor.host import children, signals
-from cudadoctor.model.machine import Strings
+from cudadoctor.model.machine import OptStr, Strings
 from cudadoctor.probes.nvml import module_folder
 from cudadoctor.probes.streamed import line_of
 
 SAMPLER = Path(__file__).parent / "inside" / "sampler.py"
 PERIOD_S = 0.4
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+PR_SET_PTRACER = 0x59616D61
+MOST_SOURCE = 1 << 20
 MISSING, FORBIDDEN = 127, 126
 """Exit codes of a shell for a program that is not there, or may not be run."""
 PATIENCE_S = 10.0
@@ -74,13 +83,18 @@ def run(words: Strings, asked: Options) -> int:
         code = None
         with suppress(TimeoutExpired):
             code = exit_code(script.wait(asked.minutes * 60))
-        figures = starved.figures(sampler.end())
-        stopped = asked.stop and code is None
-        found = starved.judge(figures)
-        _report(
-            starved.ScriptReport(figures=figures, starved=found, code=code, stopped=stopped), asked
+        figures = starved.figures(*readable(sampler.end()))
+        why, remedy = no_stacks(figures, sampler.spy)
+        report = starved.ScriptReport(
+            figures=figures,
+            starved=starved.judge(figures),
+            code=code,
+            stopped=asked.stop and code is None,
+            no_stacks=why,
+            remedy=remedy,
         )
-        if stopped:
+        _report(report, asked)
+        if report.stopped:
             stop(script)
             return 0
         return exit_code(script.wait())
@@ -114,8 +128,100 @@ def _to_stderr(text: str) -> None:
 def start(words: Strings) -> Popen[bytes]:
     """Start the script. Raises OSError."""
     leads = hasattr(os, "setpgid") and not _at_a_terminal()
-    # setpgid in the child alone: a session of its own would cut it off from the terminal.
-    return Popen(words, preexec_fn=(lambda: os.setpgid(0, 0)) if leads else None)  # noqa: PLW1509
+    allow = _reading_allowed()
+
+    def prepare() -> None:
+        # setpgid in the child alone: a session of its own would cut it off from the terminal.
+        if leads:
+            os.setpgid(0, 0)
+        if allow:
+            allow()
+
+    return Popen(words, preexec_fn=prepare if os.name == "posix" else None)  # noqa: PLW1509
+
+
+def _reading_allowed() -> Callable[[], object] | None:
+    """What lets this process and its children read the script's stacks; None if that is not needed.
+
+    With Yama's ptrace_scope 1, the default of Ubuntu, a program may read its descendants only, and
+    py-spy is none of the script's ancestors. The exception holds for the script, not its workers.
+    """
+    if _yama() != "1":
+        return None
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+    doctor = os.getpid()
+    return lambda: prctl(PR_SET_PTRACER, doctor, 0, 0, 0)
+
+
+def _yama() -> str:
+    try:
+        return YAMA.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def py_spy() -> OptStr:
+    """py-spy of the doctor's own environment."""
+    return shutil.which("py-spy", path=sysconfig.get_path("scripts"))
+
+
+def no_stacks(figures: Figures, spy: OptStr) -> tuple[str, OptStr]:
+    """Why the lines of the script are not known, and the command that changes this."""
+    found = figures.stacks
+    if sys.platform != "linux" or figures.torch is False:
+        return "", None
+    if spy is None:
+        pip = f"{sys.executable} -m pip install py-spy"
+        uv = f"uv pip install --python {sys.executable} py-spy"
+        return (
+            "py-spy is not installed, so the line of your script that costs the time is not known",
+            pip if find_spec("pip") else uv,
+        )
+    why = found.refused or found.refused_workers
+    if not why:
+        return "", None
+    whose = "your script" if found.refused else "the DataLoader workers"
+    if "ermission" not in why:
+        return f"py-spy cannot read the stacks of {whose}: {why.splitlines()[0]}", None
+    scope = _yama()
+    if scope in ("1", "2"):
+        return (
+            f"the system does not let py-spy read the stacks of {whose} (ptrace_scope is {scope}); "
+            "to allow this until the next reboot:",
+            "sudo sysctl kernel.yama.ptrace_scope=0",
+        )
+    if os.geteuid() == 0:
+        return (
+            f"the container does not let py-spy read the stacks of {whose}; start it with:",
+            "docker run --cap-add SYS_PTRACE ...",
+        )
+    return (
+        f"py-spy may not read the stacks of {whose}: run cudadoctor as the user that runs the "
+        "script, or as root",
+        None,
+    )
+
+
+def readable(lines: list[Line]) -> tuple[list[Line], dict[str, str]]:
+    """The lines with the user's files named as a person names them, and the texts of these."""
+    short, texts = {}, {}
+    for file in stacks.user_files(lines):
+        path = Path(file)
+        short[file] = file
+        for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+            if path.is_relative_to(folder):
+                short[file] = f"{name}{path.relative_to(folder)}"
+                break
+        with suppress(OSError):
+            if path.is_file() and path.stat().st_size <= MOST_SOURCE:
+                texts[short[file]] = path.read_text(encoding="utf-8", errors="replace")
+    for line in lines:
+        for thread in line.get("threads", ()):
+            thread["frames"] = [[short.get(file, file), *rest] for file, *rest in thread["frames"]]
+    return lines, texts
 
 
 def _at_a_terminal() -> bool:
@@ -131,8 +237,9 @@ class Sampler:
     def __init__(self, pid: int, period_s: float = PERIOD_S) -> None:
         self.lines: list[Line] = []
         argv = [sys.executable, "-I", "-S", str(SAMPLER), str(pid), str(period_s)]
+        self.spy = py_spy()
         self._child = children.start(
-            [*argv, module_folder() or ""],
+            [*argv, module_folder() or "", self.spy or ""],
             env=os.environ,
             cwd=children.neutral_folder(),
             stderr=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ processes did.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Literal
 
@@ -14,6 +14,8 @@ from msgspec import Struct
 
 from cudadoctor.bench.page import COPIED, ENGLISH, Row, bullets
 from cudadoctor.bench.results import Amount, Line
+from cudadoctor.bench.script import stacks
+from cudadoctor.bench.script.stacks import Stacks, Where
 from cudadoctor.bench.techniques import table
 from cudadoctor.locale.language import Language
 from cudadoctor.model.machine import OptInt, OptStr, Strings
@@ -24,6 +26,9 @@ WARM_S, WARM_SHARE = 10.0, 0.25
 """What is left out at the beginning where no GPU tells when the training began."""
 AT_WORK = 10
 """Per cent: a GPU that is busier trains."""
+SOURCES = ("nanosleep", "rpc_", "nfs", "request_wait_answer", "wait_woken", "folio_wait")
+"""Where the kernel lets a process wait that sleeps, or reads from a disk or over the network."""
+MOST_CODE = 90
 POWER_CAP = 0x4
 TOO_HOT = 0x8 | 0x20 | 0x40 | 0x80
 """Bits of NVML: the power limit; hardware slowdown, heat by software and hardware, power brake."""
@@ -54,15 +59,21 @@ class GpuFigures(Struct, frozen=True, kw_only=True):
 class Figures(Struct, frozen=True, kw_only=True):
     """What the samples come to.
 
-    seconds: how long was sampled; judged_s: without the start. gpus: those that the script used.
+    seconds: how long was sampled; judged_s: while it trained. gpus: those that the script used.
     gpus_by: how that is known: "processes", "memory" (its use grew), "only one" or "all".
     no_gpu_figures: why nothing of a GPU is known, "" where it is; no_process_figures: likewise.
     main_cores: cores that the training processes used; main_thread: share of a core of the busiest
     thread, main_thread_wait: share of the time in which it could have run and had no core.
     workers: loader processes at once; workers_cpu, workers_wait: the mean of each, likewise.
+    workers_asleep: share of the looks at them in which they slept or waited for a source of data.
     waiting: share of the samples in which one of the training or loading processes waited for a
     disk (state D). read_mb_s: from disks, asked_mb_s: also from memory. major_faults_s: pages that
-    had to be read. cores: of all processes; cpus: allotted. shm: largest share of /dev/shm.
+    had to be read. cores: of all processes; cpus: allotted; quota: CPUs that the control group may
+    use, None without a limit; throttled: share of its periods in which it was held back. others:
+    cores that other programs used of those allotted. shm: largest share of /dev/shm. torch, cuda:
+    whether a process loaded torch, and opened a GPU. began_by: how the begin of the training is
+    known: "stacks", "gpu", "gradients", or "" where it is only a guess. one_thread: torch may use
+    one thread by its environment. stacks: what the stacks of Python say.
     """
 
     seconds: float
@@ -89,32 +100,44 @@ class Figures(Struct, frozen=True, kw_only=True):
     rss_bytes: OptInt = None
     shm: Amount = None
     sampler_s: Amount = None
+    workers_asleep: Amount = None
+    quota: Amount = None
+    throttled: Amount = None
+    others: Amount = None
+    torch: bool | None = None
+    cuda: bool | None = None
+    began_by: str = ""
+    one_thread: bool = False
+    ranks: OptInt = None
+    stacks: Stacks = Stacks()
 
 
 # --- from samples to figures ----------------------------------------------------------------------
 
 
-def figures(lines: list[Line]) -> Figures:
-    """All figures; those with too few samples stay None."""
+def figures(lines: list[Line], texts: Mapping[str, str] | None = None) -> Figures:
+    """All figures; those with too few samples stay None. texts: the user's files by their names."""
     by_kind = defaultdict(list)
     for line in lines:
         by_kind[line["kind"]].append(line)
-    host, fixed, refused, end = (
+    host, fixed, refused, last = (
         next(iter(by_kind[kind]), {}) for kind in ("host", "gpus", "no-gpus", "end")
     )
     ticks = by_kind["procs"]
     gpus = [{**gpu, "t": sample["t"]} for sample in by_kind["busy"] for gpu in sample["gpus"]]
     times = sorted(line["t"] for line in ticks + gpus) or [0.0]
     used, known_by = _used(gpus, {process["pid"] for _, process in _processes_of(ticks)})
-    begin = _began(gpus, used, times)
-    judged = [tick for tick in ticks if tick["t"] >= begin]
-    judged_gpus = [gpu for gpu in gpus if gpu["t"] >= begin]
-    enough = len(judged) >= LEAST_TICKS and times[-1] - begin >= LEAST_S
+    found = stacks.read(lines, texts or {})
+    begin, end, began_by = _trained(gpus, ticks, used, times, found)
+    judged = [tick for tick in ticks if begin <= tick["t"] <= end]
+    judged_gpus = [gpu for gpu in gpus if begin <= gpu["t"] <= end]
+    enough = len(judged) >= LEAST_TICKS and end - begin >= LEAST_S
+    torch = [process["torch"] for _, process in _processes_of(ticks) if "torch" in process]
     shm = [tick["shm"] / tick["shm_total"] for tick in ticks if tick.get("shm_total")]
     unknown = "" if gpus else "NVML did not respond during sampling"
     return Figures(
         seconds=times[-1] - times[0],
-        judged_s=times[-1] - begin,
+        judged_s=end - begin,
         ticks=max(len(judged), len({gpu["t"] for gpu in judged_gpus})),
         cpus=host.get("cpus"),
         gpus=tuple(_gpu(gpu, judged_gpus) for gpu in fixed.get("gpus", ()) if gpu["index"] in used),
@@ -122,7 +145,12 @@ def figures(lines: list[Line]) -> Figures:
         no_gpu_figures=refused.get("why") or unknown,
         no_process_figures="" if host.get("proc", True) else "this system has no /proc",
         shm=max(shm, default=None),
-        sampler_s=end.get("cpu_s"),
+        sampler_s=last.get("cpu_s"),
+        quota=host.get("quota"),
+        torch=any(torch) if torch else None,
+        cuda=any(process.get("cuda") for _, process in _processes_of(ticks)) if torch else None,
+        began_by=began_by,
+        stacks=found,
         **(_of_processes(judged, gpus, host) if enough else {}),
     )
 
@@ -149,12 +177,24 @@ def _series(gpus: list[Line], index: int, name: str) -> list[float]:
     return [gpu[name] for gpu in gpus if gpu["index"] == index and gpu.get(name) is not None]
 
 
-def _began(gpus: list[Line], used: set[int], times: list[float]) -> float:
-    """When the training began: when a GPU of its was first at work, else after a warm-up."""
+def _trained(
+    gpus: list[Line], ticks: list[Line], used: set[int], times: list[float], found: Stacks
+) -> tuple[float, float, str]:
+    """When the training began and ended, and how that is known."""
+    if found.began is not None and found.ended is not None:
+        return found.began, min(times[-1], found.ended + 1.0), "stacks"
     at_work = (
         gpu["t"] for gpu in gpus if gpu["index"] in used and (gpu.get("busy") or 0) >= AT_WORK
     )
-    return next(at_work, times[0] + min(WARM_S, WARM_SHARE * (times[-1] - times[0])))
+    if (first := next(at_work, None)) is not None:
+        return first, times[-1], "gpu"
+    gradients = (at for at, process in _processes_of(ticks) if process.get("backward"))
+    if (first := next(gradients, None)) is not None:
+        return first, times[-1], "gradients"
+    # An import of torch is no training; how long after it the training begins is not known.
+    loaded = (at for at, process in _processes_of(ticks) if process.get("torch"))
+    start = next(loaded, times[0])
+    return start + min(WARM_S, WARM_SHARE * (times[-1] - start)), times[-1], ""
 
 
 def _gpu(fixed: Line, gpus: list[Line]) -> GpuFigures:
@@ -227,6 +267,19 @@ def _of_processes(ticks: list[Line], gpus: list[Line], host: Line) -> Line:
     threads = {key: rate for key, rate in rates("busy", hz).items() if key[0] in mains}
     waits = rates("delays", 1e9)
     busiest = max(threads, key=lambda key: threads[key] + waits.get(key, 0.0), default=(0, ""))
+    cores = total("ticks", hz)
+    machine, periods, throttled = (
+        [tick[name] for tick in ticks if tick.get(name) is not None]
+        for name in ("machine", "periods", "throttled")
+    )
+    seen = [tick["t"] for tick in ticks if tick.get("machine") is not None]
+    every = (machine[-1] - machine[0]) / hz / (seen[-1] - seen[0]) if len(seen) > 1 else None
+    asleep = [
+        any(word in process.get("wchan", "") for word in SOURCES)
+        for some in (tick["procs"] for tick in ticks)
+        for process in some
+        if process["worker"]
+    ]
     at_once = [tick["procs"] for tick in ticks]
     stuck = [
         any(process["state"] == "D" and process["pid"] in mains | workers for process in some)
@@ -234,7 +287,14 @@ def _of_processes(ticks: list[Line], gpus: list[Line], host: Line) -> Line:
     ]
     return {
         "processes": max(map(len, at_once)),
-        "cores": total("ticks", hz),
+        "cores": cores,
+        "others": None if every is None or cores is None else max(0.0, every - cores),
+        "throttled": _mean([throttled[-1] - throttled[0]], periods[-1] - periods[0])
+        if periods and throttled
+        else None,
+        "workers_asleep": _mean(asleep),
+        "one_thread": any(latest[pid].get("omp") == 1 for pid in mains),
+        "ranks": len(mains),
         "main_cores": sum(main_cores) if main_cores else None,
         "main_thread": threads.get(busiest),
         "main_thread_wait": waits.get(busiest),
@@ -268,11 +328,22 @@ def _mains(
 # --- the judgement --------------------------------------------------------------------------------
 
 UNKNOWN, CAP, ONE_THREAD = "not known", "power or thermal cap", "one thread of the main process"
+DATA, STORAGE, DISK = "data loading", "storage or network", "disk reads"
+FEW_CORES, SHARED = "too few cores", "other programs on the CPU"
+SYNC, PYTHON, PREPARING = "GPU synchronization", "Python code", "work between the steps"
+WAITING, COMPUTING, RANKS = "waiting between the steps", "CPU computation", "other ranks"
 BUSY = 0.85
 """From so much on a GPU is not said to wait."""
 FULL_CORE, FULL_THREAD = 0.8, 0.85
 WAITS, CAPPED, HOT, FULL_MEMORY, FULL_LINK, FULL_SHM = 0.25, 0.5, 0.25, 0.95, 0.5, 0.9
 CROWDED = 0.2
+STARVED, THROTTLED, OTHERS = 0.35, 0.25, 0.2
+"""Of the time on a core that was asked for, the share not given; of the periods of a quota; of the
+cores, what others use."""
+LEAST_LOOKS, MOST_TIME = 6, 0.3
+"""So many looks at stacks, and so large a share of one kind, make a judgement."""
+UNUSED = 0.02
+"""A GPU that is less busy is not used."""
 
 
 class Setting(Struct, frozen=True):
@@ -283,8 +354,9 @@ class Setting(Struct, frozen=True):
 
 
 class Starved(Struct, frozen=True, kw_only=True):
-    """The judgement. evidence: figures as sentences. likely: where no GPU figure decides, what the
-    processes point to. notes: what must be known of the judgement.
+    """The judgement. evidence: figures as sentences. line: of the user's code, what costs the time.
+    likely: where no GPU figure decides, what the processes point to. notes: what must be known of
+    the judgement.
     """
 
     by: str
@@ -293,49 +365,86 @@ class Starved(Struct, frozen=True, kw_only=True):
     settings: tuple[Setting, ...] = ()
     likely: OptStr = None
     notes: Strings = ()
+    line: Where | None = None
+
+
+class Tip(Struct, frozen=True, kw_only=True):
+    """What to try in one situation, and why this is the cause there. recipe: see Setting."""
+
+    why: str
+    text: str
+    when: str = ""
+    recipe: OptStr = None
 
 
 class Cause(Struct, frozen=True):
-    """What can starve a GPU, and what to try first."""
+    """What can hold a training back, and what to try in each situation."""
 
     name: str
-    why: str
-    settings: tuple[Setting, ...]
+    tips: tuple[Tip, ...]
 
 
 CAUSES = {cause.name: cause for cause in table("causes", Cause)}
 
 
+class Verdict(Struct, frozen=True):
+    """The name of a cause, the situation, and the kind of stacks whose line is meant.
+
+    host: it holds whatever the GPU does.
+    """
+
+    cause: str
+    when: str = ""
+    kind: str = ""
+    host: bool = False
+
+    @property
+    def tip(self) -> Tip:
+        return next(tip for tip in CAUSES[self.cause].tips if tip.when == self.when)
+
+
 def judge(figures: Figures) -> Starved:
-    """What starves the GPU of this training."""
-    by = UNKNOWN
-    cause = None
-    likely = None
+    """What starves the GPU of this training, or the training itself where it uses none."""
+    busy, found = _busy(figures), figures.stacks
+    verdict = None
+    by, likely = UNKNOWN, None
     if figures.ticks < LEAST_TICKS or figures.judged_s < LEAST_S:
         why = "the script ended too soon to be measured"
+        if figures.began_by == "stacks":
+            why = "the training ended too soon to be measured"
         if figures.no_process_figures and figures.no_gpu_figures:
             why = "neither the processes nor the GPU can be monitored on this system"
-    elif (busy := _busy(figures)) is None:
-        why = "GPU utilization is unknown"
-        if figures.no_gpu_figures and not figures.gpus_by:
-            why += f" ({figures.no_gpu_figures})"
-        cause = likely = _at_its_limit(figures)
+    elif not found.seen and found.all_looks >= LEAST_LOOKS and not (busy and busy >= BUSY):
+        why = "the script has not trained: no optimizer step or backward pass was seen"
     else:
-        by = cause = _at_its_limit(figures, busy) or UNKNOWN
-        why = CAUSES[by].why
-    settings = CAUSES[cause].settings if cause else ()
-    full = figures.cpus and figures.workers and figures.workers >= figures.cpus
-    # It has workers already, or there is no core left for another.
-    if (cause == ONE_THREAD and figures.workers) or (cause == "data loading" and full):
-        settings = settings[1:]
+        verdict = _verdict(figures, busy)
+        decided = busy is not None or (verdict is not None and verdict.host)
+        if decided:
+            verdict = verdict or Verdict(UNKNOWN)
+            by, why = verdict.cause, verdict.tip.why
+        else:
+            why = "GPU utilization is unknown"
+            if figures.no_gpu_figures and not figures.gpus_by:
+                why += f" ({figures.no_gpu_figures})"
+            likely = verdict.cause if verdict else None
     return Starved(
         by=by,
         why=why,
         evidence=tuple(_evidence(figures)),
-        settings=settings,
+        settings=(Setting(verdict.tip.text, verdict.tip.recipe),) if verdict else (),
         likely=likely,
         notes=_notes(figures),
+        line=_line(found, verdict),
     )
+
+
+def _line(found: Stacks, verdict: Verdict | None) -> Where | None:
+    """The line of the verdict; where it has none, the one at which the main thread is most."""
+    if verdict and verdict.kind:
+        return found.lines.get(verdict.kind)
+    if found.lines:
+        return found.lines.get(max(found.lines, key=lambda kind: found.shares.get(kind, 0.0)))
+    return found.busiest
 
 
 def _busy(figures: Figures) -> Amount:
@@ -346,7 +455,14 @@ def _busy(figures: Figures) -> Amount:
     return min(known, default=None)
 
 
-def _at_its_limit(figures: Figures, busy: Amount = None) -> OptStr:
+def _on_gpu(figures: Figures) -> bool | None:
+    """Whether it trains on a GPU; None where nothing says so."""
+    if figures.cuda or any((gpu.busy or 0) > UNUSED for gpu in figures.gpus):
+        return True
+    return figures.cuda
+
+
+def _verdict(figures: Figures, busy: Amount) -> Verdict | None:
     """What is at its limit, by the surest sign; of the processes alone where no GPU is known."""
 
     def gpus(name: str, least: float) -> bool:
@@ -354,19 +470,115 @@ def _at_its_limit(figures: Figures, busy: Amount = None) -> OptStr:
 
     if busy is not None and busy >= BUSY:
         if gpus("hot", HOT) or gpus("capped", CAPPED):
-            return CAP
-        return "memory nearly full" if gpus("memory", FULL_MEMORY) else "not starved"
-    # What waited for a core would have used it: on a crowded machine nothing reaches 100 %.
-    loaders = (figures.workers_cpu or 0) + (figures.workers_wait or 0)
-    thread = (figures.main_thread or 0) + (figures.main_thread_wait or 0)
-    signs = (
-        ((figures.waiting or 0) >= WAITS, "disk reads"),
-        (figures.workers and loaders >= FULL_CORE, "data loading"),
-        (gpus("pcie", FULL_LINK), "PCIe transfers"),
-        (gpus("hot", HOT), CAP),
-        (thread >= FULL_THREAD, ONE_THREAD),
+            return Verdict(CAP, kind="torch")
+        full = "memory nearly full" if gpus("memory", FULL_MEMORY) else "not starved"
+        return Verdict(full, kind="torch")
+    return (
+        _crowded(figures)
+        or _loading(figures)
+        or (Verdict("PCIe transfers") if gpus("pcie", FULL_LINK) else None)
+        or (Verdict(CAP) if gpus("hot", HOT) else None)
+        or _computing(figures)
     )
-    return next((cause for sign, cause in signs if sign), None)
+
+
+def _crowded(figures: Figures) -> Verdict | None:
+    """Whether it waits for a core: what it does on a core cannot be the reason then."""
+    main = (figures.main_thread or 0.0, figures.main_thread_wait or 0.0)
+    loaders = (figures.workers_cpu or 0.0, figures.workers_wait or 0.0)
+    by_workers = _waits_for_workers(figures)
+    ran, waited = loaders if by_workers else main
+    demand = ran + waited
+    if waited < CROWDED or waited < STARVED * demand:
+        return None
+    host = figures.stacks.seen != "" or not _on_gpu(figures)
+    kind = "workers" if by_workers else ""
+    if figures.quota and (figures.throttled or 0.0) >= THROTTLED:
+        return Verdict(FEW_CORES, "quota", kind, host)
+    others = figures.others or 0.0
+    if figures.cpus and others >= max(OTHERS * figures.cpus, (figures.cores or 0.0) / 2):
+        return Verdict(SHARED, "", kind, host)
+    if by_workers:  # more cores would help, and so would less work
+        return None
+    return Verdict(FEW_CORES, "ranks" if (figures.ranks or 1) > 1 else "", kind, host)
+
+
+def _waits_for_workers(figures: Figures) -> bool:
+    found = figures.stacks
+    if found.looks >= LEAST_LOOKS:
+        return found.shares.get("workers", 0.0) >= MOST_TIME
+    thread = (figures.main_thread or 0.0) + (figures.main_thread_wait or 0.0)
+    loaders = (figures.workers_cpu or 0.0) + (figures.workers_wait or 0.0)
+    return bool(figures.workers) and loaders > thread
+
+
+def _loading(figures: Figures) -> Verdict | None:
+    """Whether it waits for data."""
+    found, disk = figures.stacks, (figures.waiting or 0.0) >= WAITS
+    cpus = figures.quota or figures.cpus or 1
+    loaders = (figures.workers_cpu or 0.0) + (figures.workers_wait or 0.0)
+    full = (figures.workers or 0) >= cpus or (figures.cores or 0.0) >= FULL_THREAD * cpus
+    if found.looks < LEAST_LOOKS:
+        if disk:
+            return Verdict(DISK, "workers" if figures.workers else "")
+        if figures.workers and loaders >= FULL_CORE:
+            return Verdict(DATA, "full" if full else "workers")
+        slow = figures.workers and (figures.workers_asleep or 0.0) >= 0.5
+        return Verdict(STORAGE, "workers") if slow else None
+    kinds = ("workers", "start", "load", "load-wait")
+    shares = {kind: found.shares.get(kind, 0.0) for kind in kinds}
+    rest = [share for kind, share in found.shares.items() if kind not in kinds]
+    if sum(shares.values()) < max([MOST_TIME, *rest]):
+        return None
+    kind = max(shares, key=lambda name: shares[name])
+    if kind == "start":
+        return Verdict(DATA, "start", kind, host=True)
+    if kind == "workers":
+        busy = found.loading_busy if found.worker_looks >= LEAST_LOOKS else loaders
+        if busy is not None and busy >= 0.5:
+            return Verdict(DATA, "full" if full else "workers", kind, host=True)
+        return Verdict(DISK if disk else STORAGE, "workers", kind, host=True)
+    if shares["load"] >= shares["load-wait"]:
+        return Verdict(DATA, "", "load", host=True)
+    return Verdict(DISK if disk else STORAGE, "", "load-wait", host=True)
+
+
+def _computing(figures: Figures) -> Verdict | None:
+    """What the process that trains does itself."""
+    found, on_gpu = figures.stacks, _on_gpu(figures)
+    thread, waited = figures.main_thread or 0.0, figures.main_thread_wait or 0.0
+    # What it had no core for does not count against it.
+    full = thread >= FULL_THREAD * (1 - min(waited, STARVED))
+    shares = dict(found.shares)
+    if on_gpu is False and "sync" in shares and figures.main_thread is not None:
+        # On a CPU there is nothing to wait for: the line computes.
+        shares["torch"] = shares.get("torch", 0.0) + shares.pop("sync")
+    kind = max(shares, key=lambda name: shares[name], default="")
+    if found.looks < LEAST_LOOKS or shares[kind] < MOST_TIME:
+        return Verdict(ONE_THREAD, "workers" if figures.workers else "") if full else None
+    if kind == "torch":
+        if on_gpu is False:
+            return Verdict(COMPUTING, _place(figures), kind, host=True)
+        if not full and on_gpu:
+            return None
+        when = "optimizer" if found.optimizer >= MOST_TIME else "launches"
+        return Verdict(ONE_THREAD, when, kind)
+    names = {
+        "sync": SYNC,
+        "python": PYTHON,
+        "library": PREPARING,
+        "wait": WAITING,
+        "ranks": RANKS,
+    }
+    return Verdict(names[kind], "", kind, host=kind != "sync") if kind in names else None
+
+
+def _place(figures: Figures) -> str:
+    """The situation of a training on the CPU."""
+    if figures.gpus_by:
+        return "gpu"
+    cpus = figures.quota or figures.cpus or 1
+    return "one thread" if figures.one_thread and cpus >= 2 * (figures.ranks or 1) else ""
 
 
 # --- evidence ----------------------------------------------------------------------------------
@@ -380,12 +592,25 @@ OF_GPU = (
     ("hot", 1e-9, "slowed by heat or a power brake {:.0%} of the time"),
 )
 OF_ALL = (
-    ("waiting", 0, "waiting for disk: {:.0%} of the time"),
-    ("read_mb_s", 0, "read from disks: {:.1f} MB/s"),
+    ("waiting", 0.01, "waiting for disk: {:.0%} of the time"),
+    ("read_mb_s", 0.1, "read from disks: {:.1f} MB/s"),
     ("major_faults_s", 1, "pages read back from disk (major faults): {:.0f} per second"),
-    ("shm", 0, "/dev/shm: up to {:.0%} used"),
+    ("shm", 0.01, "/dev/shm: up to {:.0%} used"),
 )
 """Figures, from how much on they are shown, and how."""
+SHOWN = 0.1
+KINDS = {
+    "workers": "waiting for DataLoader workers",
+    "start": "starting DataLoader workers",
+    "load": "loading data itself",
+    "load-wait": "waiting for data that it loads itself",
+    "sync": "at lines that wait for the GPU",
+    "python": "in Python code",
+    "library": "in other libraries",
+    "wait": "waiting for something else",
+    "ranks": "waiting for other ranks",
+    "torch": "in torch operations",
+}
 
 
 def _evidence(figures: Figures) -> Iterator[str]:
@@ -402,7 +627,14 @@ def _evidence(figures: Figures) -> Iterator[str]:
         yield f"busiest thread of the training process: {share}"
     if figures.cores is not None and figures.cpus:
         yield f"all processes: {figures.cores:.1f} of {figures.cpus} CPUs"
+    if figures.others is not None and figures.cpus and figures.others >= OTHERS * figures.cpus:
+        yield f"other programs: {figures.others:.1f} of {figures.cpus} CPUs"
+    if figures.quota:
+        yield f"CPU limit of the container or job: {figures.quota:.1f} CPUs"
     yield from _shown(figures, OF_ALL)
+    for kind, part in sorted(figures.stacks.shares.items(), key=lambda pair: -pair[1]):
+        if part >= SHOWN:
+            yield f"main thread: {part:.0%} of the training time {KINDS[kind]}"
 
 
 def _shown(figures: Figures | GpuFigures, rows: Iterable[tuple[str, float, str]]) -> Iterator[str]:
@@ -420,7 +652,12 @@ def _of_a_core(ran: Amount, waited: Amount) -> str:
 def _notes(figures: Figures) -> Strings:
     no_gpus, no_processes = figures.no_gpu_figures, figures.no_process_figures
     waits = max(figures.workers_wait or 0, figures.main_thread_wait or 0)
+    found = figures.stacks
+    guess = "when the training began could not be seen, so the first part of the run was left out"
+    trains = figures.torch is not False
     rows = (
+        (not trains, "the script did not load torch while it was measured"),
+        (trains and not figures.began_by and not found.all_looks and figures.judged_s, guess),
         (no_gpus, f"GPU utilization is unknown: {no_gpus}"),
         (no_processes, f"per-process usage is unknown: {no_processes}"),
         (
@@ -449,7 +686,8 @@ def _notes(figures: Figures) -> Strings:
 class ScriptReport(Struct, frozen=True, kw_only=True):
     """All that is shown, schema 1: fields may be added, none change or go.
 
-    code: the script's exit code, None while it runs on. stopped: --stop.
+    code: the script's exit code, None while it runs on. stopped: --stop. no_stacks: why the line
+    of the script is not known; remedy: the command that changes this.
     """
 
     schema: Literal[1] = 1
@@ -457,6 +695,8 @@ class ScriptReport(Struct, frozen=True, kw_only=True):
     starved: Starved
     code: OptInt = None
     stopped: bool = False
+    no_stacks: str = ""
+    remedy: OptStr = None
 
     @property
     def headline(self) -> str:
@@ -470,19 +710,29 @@ class ScriptReport(Struct, frozen=True, kw_only=True):
 
 def rows(report: ScriptReport) -> Iterator[Row]:
     """For how long it was sampled, what became of the script, and what was found."""
+    yield Row("verdict", report.headline, "bold")
+    if line := report.starved.line:
+        yield Row("line", f"{line.file}:{line.line} in {line.function}", COPIED)
+        if line.code:
+            yield Row("", f"  {line.code[:MOST_CODE]}", COPIED)
+    for setting in report.starved.settings:
+        yield Row("try", setting.text)
+        if setting.recipe:
+            yield Row("", setting.recipe, COPIED)
     how = "; the script is still running"
     if report.code is not None:
         how = f", until the script ended (exit code {report.code})"
     elif report.stopped:
         how = ", then the script was stopped"
     yield Row("measured", f"{report.figures.seconds:.0f} s{how}")
-    yield Row("verdict", report.headline)
+    if report.figures.began_by and report.figures.seconds - report.figures.judged_s >= 1:
+        yield Row("", f"the training part of it: {report.figures.judged_s:.0f} s")
     yield from (Row("evidence", text) for text in report.starved.evidence)
-    for setting in report.starved.settings:
-        yield Row("try", setting.text)
-        if setting.recipe:
-            yield Row("", setting.recipe, COPIED)
     yield from (Row("note", text) for text in report.starved.notes)
+    if report.no_stacks:
+        yield Row("note", report.no_stacks)
+        if report.remedy:
+            yield Row("", report.remedy, COPIED)
 
 
 def markdown(report: ScriptReport, say: Language = ENGLISH) -> str:

@@ -1,8 +1,9 @@
 """Samples a tree of processes and the GPUs, and prints a JSON line for each sample.
 
-argv: pid of the script, seconds between samples, folder that holds pynvml ("" none).
-It only reads: /proc of the tree, and what NVML tells. A thread of its own asks NVML, so that a
-driver that hangs does not end the rest. It ends with the script, or when nobody reads any more.
+argv: pid of the script, seconds between samples, folder that holds pynvml ("" none), path of
+py-spy ("" none). It only reads: /proc of the tree, what NVML reports, and through py-spy the stacks
+of Python, without pausing the script. NVML and py-spy have a thread each, so that one that hangs
+does not end the rest. It ends with the script, or when nobody reads any more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,12 +21,16 @@ TYPE_CHECKING = False  # the module typing would cost a fifth of the start
 if TYPE_CHECKING:
     from typing import Any
 
-SELDOM_S, RARELY_S = 1.0, 4.0
+SELDOM_S, RARELY_S, SHM_S = 1.0, 4.0, 5.0
 """How often is asked what changes slowly, or costs more to ask."""
 MOST_PROCESSES, MOST_THREADS = 256, 256
 SHARE, CREDIT_S = 0.003, 0.02
 """Of one core at most, beyond so many seconds: a short script is sampled as often as a long one,
 and where a sample costs more, a long one has fewer of them."""
+STACKS_SHARE, STACKS_CREDIT_S = 0.004, 1.0
+"""Likewise of the stacks: a look costs about 15 ms, so the credit holds for about 70."""
+STACKS_LIMIT_S = 10.0
+MOST_FRAMES, MOST_FAILURES = 80, 4
 HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"compile_worker")
 """Words of processes that neither train nor load: a server of forks, inductor's compilers."""
 START_OF_CODE = 23
@@ -41,16 +47,21 @@ def say(kind: str, **rest: Any) -> None:
         os._exit(0)
 
 
-def read(path: str) -> bytes:
+def read(path: str, most: int = 1 << 14) -> bytes:
     """The whole of a small file of /proc, b"" where the process has gone."""
     try:
         number = os.open(path, os.O_RDONLY)  # half the time of open()
     except OSError:
         return b""
     try:
-        return os.read(number, 1 << 14)
+        text = more = os.read(number, most)
+        while more and most > 1 << 14:
+            more = os.read(number, most)
+            text += more
     except OSError:
         return b""
+    else:
+        return text
     finally:
         os.close(number)
 
@@ -97,7 +108,9 @@ class Process:
     """One of the tree.
 
     code: where its code begins. forked_by: who has forked it; parent: for whom it works. serves:
-    of a helper, the process that started it.
+    of a helper, the process that started it. torch, cuda: it has loaded torch, and opened a GPU.
+    backward: torch has computed gradients on a GPU, which takes threads of a known name. omp: the
+    threads that OMP_NUM_THREADS allows.
     """
 
     def __init__(self, pid: int, forked_by: int = 0, code: bytes = b"") -> None:
@@ -108,6 +121,8 @@ class Process:
         self.line = read(self.place + "/cmdline")
         self.worker = False
         self.serves: int | None = None
+        self.torch = self.cuda = self.backward = False
+        self.omp: int | None = None
 
     def sample(self, fields: list[bytes], *, seldom: bool) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -119,7 +134,13 @@ class Process:
             "major": int(fields[9]),
             "ticks": cpu_ticks(fields),
             "rss": int(fields[21]),
+            "torch": self.torch,
+            "cuda": self.cuda,
+            "backward": self.backward,
+            "omp": self.omp,
         }
+        if self.worker and fields[0] == b"S":
+            found["wchan"] = read(self.place + "/wchan").decode("ascii", "replace")
         if seldom:
             # Bytes asked for, and of them those that came from a disk.
             io = read(self.place + "/io")
@@ -128,8 +149,21 @@ class Process:
             found["switches"] = counter(read(self.place + "/status"), b"voluntary_ctxt_switches")
             found["delay"] = delay_of(self.place)
             if not self.worker:
-                found["busy"], found["delays"] = threads_of(self.pid)
+                found["busy"], found["delays"], autograd = threads_of(self.pid)
+                self.backward = self.backward or autograd
         return found
+
+    def look_at_maps(self) -> None:
+        """Forks of a process share its libraries, so workers are not asked."""
+        if self.worker or (self.torch and self.cuda):
+            return
+        maps = read(self.place + "/maps", 1 << 22)
+        self.torch = self.torch or b"/libtorch" in maps
+        self.cuda = self.cuda or b"/dev/nvidia" in maps
+        if self.torch and self.omp is None:
+            variables = read(self.place + "/environ", 1 << 18).split(b"\0")
+            given = [name[16:] for name in variables if name.startswith(b"OMP_NUM_THREADS=")]
+            self.omp = int(given[0]) if given and given[0].isdigit() else 0
 
 
 class Tree:
@@ -140,6 +174,8 @@ class Tree:
         self.known = {root: Process(root)}
         self.live = {root}
         self.unrelated: set[int] = set()
+        self.training: tuple[int, ...] = ()
+        self.loading: tuple[int, ...] = ()
 
     def grow(self) -> None:
         """Look at processes that were not there before; a parent may come after its child."""
@@ -187,7 +223,17 @@ class Tree:
             if seldom:
                 self.look_again(process, fields)
             found.append(self.known[pid].sample(fields, seldom=seldom))
+        if seldom:
+            self.choose()
         return found
+
+    def choose(self) -> None:
+        """Whose stacks are worth a look: torchrun has loaded torch too, but its ranks train."""
+        live = [self.known[pid] for pid in sorted(self.live)]
+        own = [one for one in live if one.torch and not one.worker and one.serves is None]
+        launchers = {one.parent for one in own}
+        self.training = tuple(one.pid for one in own if one.pid not in launchers)
+        self.loading = tuple(one.pid for one in live if one.worker)
 
     def look_again(self, process: Process, fields: list[bytes]) -> None:
         """A launcher, and what has just been forked, becomes another program and keeps its pid.
@@ -206,29 +252,96 @@ def delay_of(place: str) -> int | None:
     return int(fields[1]) if len(fields) > 1 else None
 
 
-def threads_of(pid: int) -> tuple[dict[str, int], dict[str, int | None]]:
-    """Ticks of each thread, and how long those waited for a core that had any."""
+def threads_of(pid: int) -> tuple[dict[str, int], dict[str, int | None], bool]:
+    """Ticks of each thread, how long those waited for a core that had any, and whether torch's
+    threads for gradients on a GPU are there.
+    """
     try:
         names = os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]
     except OSError:
-        return {}, {}
-    found, delays = {}, {}
+        return {}, {}, False
+    found, delays, autograd = {}, {}, False
     for name in names:
         place = f"/proc/{pid}/task/{name}"
-        fields = stat_of(place)
+        text = read(place + "/stat")
+        autograd = autograd or b"(pt_autograd" in text
+        fields = text[text.rfind(b")") + 2 :].split()
         spent = cpu_ticks(fields) if len(fields) > 12 else 0
         if spent or name == str(pid):
             found[name], delays[name] = spent, delay_of(place)
-    return found, delays
+    return found, delays, autograd
 
 
-def host() -> None:
+class Cores:
+    """What all programs do on the cores that the script may use, and its CPU quota."""
+
+    def __init__(self, root: int) -> None:
+        try:
+            allowed = os.sched_getaffinity(root)
+        except (AttributeError, OSError):
+            allowed = set()
+        self.names = {b"cpu%d" % number for number in allowed}
+        # The smallest quota of its control group and of all above holds.
+        self.quota: float | None = None
+        self.folder = ""
+        for folder in cgroups_of(root):
+            quota = quota_of(folder)
+            if quota and (self.quota is None or quota <= self.quota):
+                self.quota, self.folder = quota, folder
+
+    def used(self) -> dict[str, Any]:
+        """Ticks of all programs, steal included; how often the quota held the script back."""
+        ticks = 0
+        for line in read("/proc/stat", 1 << 16).splitlines():
+            fields = line.split()
+            if fields and fields[0] in self.names:
+                # user, nice, system, irq, softirq, steal; not idle and iowait
+                ticks += sum(int(fields[place]) for place in (1, 2, 3, 6, 7, 8))
+        found: dict[str, Any] = {"machine": ticks} if ticks else {}
+        if self.folder:
+            text = read(self.folder + "/cpu.stat").replace(b" ", b":")
+            found["throttled"] = counter(text, b"nr_throttled")
+            found["periods"] = counter(text, b"nr_periods")
+        return found
+
+
+def cgroups_of(pid: int) -> list[str]:
+    """Folders of its CPU control group and all above, of both versions of cgroups."""
+    found = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"]
+    for line in read(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines():
+        _, names, path = line.split(":", 2)
+        tops = {"": ("", "/unified")}.get(
+            names, ("/" + names,) if "cpu" in names.split(",") else ()
+        )
+        for top in tops:
+            parts = [part for part in path.split("/") if part]
+            place = "/sys/fs/cgroup" + top
+            for part in parts:
+                place += "/" + part
+                found.append(place)
+    return found
+
+
+def quota_of(folder: str) -> float | None:
+    """CPUs that a control group may use; None without a limit."""
+    quota, _, period = read(folder + "/cpu.max").decode().partition(" ")
+    if not quota:
+        quota = read(folder + "/cpu.cfs_quota_us").decode().strip()
+        period = read(folder + "/cpu.cfs_period_us").decode()
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except ValueError:
+        return None
+
+
+def host(quota: float | None) -> None:
     posix = hasattr(os, "sysconf")
     say(
         "host",
         ticks=os.sysconf("SC_CLK_TCK") if posix else 100,
         page=os.sysconf("SC_PAGE_SIZE") if posix else 4096,
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        quota=quota,
         proc=os.path.isdir("/proc/self/task"),
     )
 
@@ -244,18 +357,22 @@ def shm() -> dict[str, int]:
     }
 
 
-def watch(root: int, period: float) -> None:
+def watch(tree: Tree, cores: Cores, period: float) -> None:
     """Sample until the script has ended."""
-    tree = Tree(root)
     tree.grow()  # the first look at all processes costs more than all that follow
     pace = Pace(period)
     while not OVER.is_set():
         if seldom := pace.due(SELDOM_S):
             tree.grow()
+            rarely = pace.due(RARELY_S)
+            for pid in list(tree.live):
+                if rarely or not tree.known[pid].torch:
+                    tree.known[pid].look_at_maps()
         processes = tree.sample(seldom=seldom)
-        if root not in tree.live:
+        if tree.root not in tree.live:
             break
-        say("procs", procs=processes, **(shm() if pace.due(RARELY_S) else {}))
+        more = {**(shm() if pace.due(SHM_S) else {}), **(cores.used() if seldom else {})}
+        say("procs", procs=processes, **more)
         pace.rest()
     OVER.set()
 
@@ -346,17 +463,93 @@ def watch_gpus(folder: str, period: float) -> None:
         pace.rest()
 
 
-def main(root: int, period: float, folder: str) -> None:
+class Stacks:
+    """The stacks of Python as py-spy reads them, of one process at a time."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+        self.failed: dict[int, int] = {}
+        self.trained = False
+
+    def look(self, pid: int, *, worker: bool) -> bool:
+        """Print one stack; whether its main thread waits for the workers of a DataLoader."""
+        if self.failed.get(pid, 0) >= MOST_FAILURES:
+            return False
+        argv = [self.program, "dump", "--json", "--nonblocking", "--full-filenames"]
+        try:
+            ran = subprocess.run(
+                [*argv, "--pid", str(pid)],
+                capture_output=True,
+                timeout=STACKS_LIMIT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+            threads = json.loads(ran.stdout) if ran.returncode == 0 else []
+            error = ran.stderr.decode("utf-8", "replace").strip()
+        except (OSError, ValueError, subprocess.SubprocessError) as caught:
+            threads, error = [], str(caught)
+        found = [line for thread in threads if (line := self.line_of(thread, pid))]
+        if found:
+            self.failed[pid] = 0
+            say("stacks", pid=pid, worker=worker, threads=found)
+        elif os.path.isdir(f"/proc/{pid}"):
+            self.failed[pid] = self.failed.get(pid, 0) + 1
+            if self.failed[pid] == MOST_FAILURES:
+                say("no-stacks", pid=pid, worker=worker, why=error[:400])
+        files = {frame[0] for thread in found for frame in thread["frames"]}
+        self.trained = self.trained or any("/torch/optim/" in file for file in files)
+        return any(file.endswith("torch/utils/data/dataloader.py") for file in files)
+
+    def line_of(self, thread: dict[str, Any], pid: int) -> dict[str, Any] | None:
+        """The main thread, and any other that runs; frames from the innermost outwards."""
+        main = thread["os_thread_id"] == pid or thread["thread_name"] == "MainThread"
+        frames = thread["frames"][:MOST_FRAMES]
+        if not frames or not (main or thread["active"]):
+            return None
+        return {
+            "main": main,
+            "active": thread["active"],
+            "gil": thread["owns_gil"],
+            "frames": [[frame["filename"], frame["line"], frame["name"]] for frame in frames],
+        }
+
+
+def watch_stacks(tree: Tree, program: str, period: float) -> None:
+    """Look at one process that trains and, if that waits for its workers, at one of them."""
+    import resource
+
+    stacks, turn = Stacks(program), 0
+    began = time.monotonic()
+    while not OVER.wait(period):
+        training, loading = tree.training, tree.loading
+        if not training:
+            began = time.monotonic()  # the credit is for the training
+            continue
+        turn += 1
+        waits = stacks.look(training[turn % len(training)], worker=False)
+        if waits and loading:
+            stacks.look(loading[turn % len(loading)], worker=True)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        owed = (used.ru_utime + used.ru_stime - STACKS_CREDIT_S) / STACKS_SHARE
+        # Until the training is seen the credit is not spent at once: an import takes long.
+        OVER.wait(max(0.0 if stacks.trained else period, owed - (time.monotonic() - began)))
+
+
+def main(root: int, period: float, folder: str, spy: str) -> None:
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: OVER.set())
     with contextlib.suppress(OSError, AttributeError):  # Windows has no nice
         os.nice(5)
-    host()
+    tree, cores = Tree(root), Cores(root)
+    host(cores.quota)
+    if spy and os.path.isdir("/proc/self/task"):
+        watching = threading.Thread(target=watch_stacks, args=(tree, spy, period), daemon=True)
+        watching.start()
     threading.Thread(target=watch_gpus, args=(folder, period), daemon=True).start()
     if os.path.isdir("/proc/self/task"):
-        watch(root, period)
+        watch(tree, cores, period)
     else:
         OVER.wait()
     say("end", cpu_s=round(time.process_time(), 4))
@@ -364,4 +557,4 @@ def main(root: int, period: float, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -1,0 +1,454 @@
+"""Where a training spends its time, from the stacks of Python that the sampler took. Pure.
+
+The training is the loop around the optimizer's step: what runs before the loop (imports, downloads)
+and after it counts for nothing. Each look at the main thread inside of that loop belongs to one
+kind, by what stands on the stack, by whether the thread ran, and by whether it held the GIL:
+Python code holds it, torch's operations release it.
+"""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cudadoctor.bench.results import Line
+from cudadoctor.model.machine import OptStr
+
+LIBRARY = re.compile(
+    r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3(\.\d+t?)?[/\\]|[/\\]python\d+\.zip"
+    r"|^<frozen|^<eval_with_key|[/\\]torchinductor_|[/\\]Lib[/\\](?!.*[/\\]Lib[/\\])",
+)
+"""Files that are not the user's; a cell of a notebook is."""
+SYNC = re.compile(
+    r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(|\.to\(\s*(device\s*=\s*)?[\"']cpu"
+    r"|\bprint\(|\bfloat\(|\bint\(|\bbool\("
+)
+"""What makes Python wait until the GPU has finished all that it was told."""
+PYTHON_S = 0.15
+"""Of the looks at a loop over samples so many hold the GIL; of large products next to none."""
+
+Kind = Literal[
+    "workers", "start", "load", "load-wait", "sync", "python", "library", "wait", "ranks", "torch"
+]
+"""workers: it waits for the workers of a DataLoader. start: it starts them. load, load-wait: it
+loads a batch itself, and computes or waits. sync: it waits for the GPU. python: Python code.
+library: a library that is not torch. wait: it waits for anything else. ranks: for other ranks.
+torch: operations of torch.
+"""
+
+
+class Where(Struct, frozen=True, kw_only=True):
+    """A line of the user's. share: of the looks at what is said to cost the time. code: its text.
+
+    calls: the library that it called, of kind library.
+    """
+
+    file: str
+    line: int
+    function: str
+    share: float
+    code: OptStr = None
+    calls: OptStr = None
+
+
+class Stacks(Struct, frozen=True, kw_only=True):
+    """What the stacks come to.
+
+    looks: at the main thread while it trained; began, ended: seconds of the first and the last.
+    seen: "training" where a step of an optimizer or a backward pass was, "loading" where only a
+    DataLoader was at work, "" neither. shares: of each kind. lines: the line of each kind.
+    loading_busy: of the looks at workers that loaded, those in which they computed.
+    optimizer: share of the looks inside an optimizer. all_looks: also before the training.
+    refused: why stacks could not be read; refused_workers: of workers only.
+    """
+
+    looks: int = 0
+    all_looks: int = 0
+    worker_looks: int = 0
+    began: float | None = None
+    ended: float | None = None
+    seen: str = ""
+    shares: dict[str, float] = {}
+    lines: dict[str, Where] = {}
+    busiest: Where | None = None
+    loading_busy: float | None = None
+    optimizer: float = 0.0
+    refused: str = ""
+    refused_workers: str = ""
+
+
+class Frame(NamedTuple):
+    file: str
+    line: int
+    name: str
+
+    @property
+    def theirs(self) -> bool:
+        """Whether it is code of the user."""
+        return not LIBRARY.search(self.file)
+
+    def within(self, *places: str) -> bool:
+        """Whether its file is one of torch's under such a place."""
+        path = self.file.replace("\\", "/")
+        return any(f"-packages/torch/{place}" in path for place in places)
+
+
+class Look(NamedTuple):
+    """One thread at one moment; frames from the innermost outwards."""
+
+    t: float
+    pid: int
+    worker: bool
+    active: bool
+    gil: bool
+    frames: tuple[Frame, ...]
+
+    @property
+    def user(self) -> Frame | None:
+        """The innermost frame of the user's."""
+        return next((frame for frame in self.frames if frame.theirs), None)
+
+    @property
+    def inner(self) -> tuple[Frame, ...]:
+        """What the user's innermost line has called."""
+        own = next((at for at, frame in enumerate(self.frames) if frame.theirs), len(self.frames))
+        return self.frames[:own]
+
+    @property
+    def steps(self) -> bool:
+        """Whether it computes gradients or updates parameters."""
+        return any(
+            (frame.within("optim/") and frame.name.rpartition(".")[2] in ("step", "wrapper"))
+            or (frame.within("autograd/__init__", "_tensor.py") and "backward" in frame.name)
+            for frame in self.frames
+        )
+
+    @property
+    def loads(self) -> bool:
+        """Whether a DataLoader is asked for a batch."""
+        return any(frame.within("utils/data/dataloader.py") for frame in self.frames)
+
+
+def user_files(lines: Iterable[Line]) -> set[str]:
+    """The files whose text is of use."""
+    files = {
+        frame[0]
+        for line in lines
+        for thread in line.get("threads", ())
+        for frame in thread["frames"]
+    }
+    return {file for file in files if not LIBRARY.search(file) and not file.startswith("<")}
+
+
+# --- the text of the user's files -----------------------------------------------------------------
+
+
+class Source:
+    """Loops and imports of a file; of one that cannot be parsed nothing is known."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        try:
+            self.tree: ast.AST = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError):
+            self.tree = ast.Module([], [])
+
+    def code(self, line: int) -> OptStr:
+        return self.lines[line - 1].strip() if 0 < line <= len(self.lines) else None
+
+    @cached_property
+    def _scopes(self) -> list[tuple[range, list[range]]]:
+        """Each function, and the whole file, with the loops of its own; outer before inner."""
+        found: list[tuple[range, list[range]]] = []
+
+        def visit(node: ast.AST, loops: list[range]) -> None:
+            for child in ast.iter_child_nodes(node):
+                own = loops
+                if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    own = []
+                    found.append((_span(child), own))
+                elif isinstance(child, (ast.For, ast.AsyncFor, ast.While)):
+                    loops.append(_span(child))
+                visit(child, own)
+
+        top: list[range] = []
+        found.append((range(1 << 30), top))
+        visit(self.tree, top)
+        return found
+
+    def loops(self, line: int) -> list[range]:
+        """The loops around a line within its function, the outermost first."""
+        inside = [(len(span), loops) for span, loops in self._scopes if line in span]
+        _, loops = min(inside, key=lambda scope: scope[0], default=(0, []))
+        return sorted((loop for loop in loops if line in loop), key=len, reverse=True)
+
+    @cached_property
+    def _imported(self) -> dict[str, str]:
+        """What a name of the file was imported from."""
+        found = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    found[name.asname or name.name.partition(".")[0]] = name.name.partition(".")[0]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for name in node.names:
+                    found[name.asname or name.name] = node.module.partition(".")[0]
+        return found
+
+    @cached_property
+    def _calls(self) -> dict[int, list[str]]:
+        """The modules whose functions each line calls by name."""
+        found = defaultdict(list)
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                target: ast.AST = node.func
+                while isinstance(target, ast.Attribute):
+                    target = target.value
+                if isinstance(target, ast.Name) and target.id in self._imported:
+                    for line in _span(node):
+                        found[line].append(self._imported[target.id])
+        return found
+
+    def calls(self, line: int) -> list[str]:
+        return self._calls.get(line, [])
+
+
+def _span(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+class Sources:
+    """The user's files by their names."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.known = {file: Source(text) for file, text in texts.items()}
+        self.unknown = Source("")
+
+    def __getitem__(self, file: str) -> Source:
+        return self.known.get(file, self.unknown)
+
+
+# --- when it trains -------------------------------------------------------------------------------
+
+
+class Region(NamedTuple):
+    """Lines of a file that a stack goes through while the training runs."""
+
+    file: str
+    lines: range
+
+    def holds(self, look: Look) -> bool:
+        return any(frame.file == self.file and frame.line in self.lines for frame in look.frames)
+
+
+def _region(looks: list[Look], sources: Sources) -> Region | None:
+    """The outermost loop around the steps; without one the user's line that calls for them."""
+    found: Counter[Region] = Counter()
+    for look in looks:
+        theirs = [frame for frame in reversed(look.frames) if frame.theirs]
+        around = (
+            Region(frame.file, loops[0])
+            for frame in theirs
+            if (loops := sources[frame.file].loops(frame.line))
+        )
+        called = (Region(frame.file, range(frame.line, frame.line + 1)) for frame in theirs)
+        if region := next(around, None) or next(called, None):
+            found[region] += 1
+    return max(found, key=lambda region: (found[region], len(region.lines)), default=None)
+
+
+class Nested:
+    """Loops within the loop of a step: loops over samples, as a rule."""
+
+    def __init__(self, looks: list[Look], sources: Sources) -> None:
+        self.sources = sources
+        self.marks: dict[str, set[int]] = defaultdict(set)
+        self.steps: dict[str, set[range]] = defaultdict(set)
+        for look in looks:
+            for frame in look.frames:
+                if frame.theirs and (loops := sources[frame.file].loops(frame.line)):
+                    self.marks[frame.file].add(frame.line)
+                    self.steps[frame.file].add(loops[-1])
+
+    def hold(self, look: Look) -> bool:
+        """Whether the stack is inside of one. A loop that steps or loads is none."""
+        for frame in look.frames:
+            loops = self.sources[frame.file].loops(frame.line) if frame.theirs else []
+            for outer, inner in pairwise(loops):
+                marked = any(line in inner for line in self.marks[frame.file])
+                if outer in self.steps[frame.file] and not marked:
+                    return True
+        return False
+
+
+# --- what it does ---------------------------------------------------------------------------------
+
+
+def kind_of(look: Look, sources: Sources, *, nested: bool) -> Kind | None:
+    """What the thread that trains does; None for what happens once (compiling)."""
+    frames, user, inner = look.frames, look.user, look.inner
+    compiles = ("_dynamo/convert_frame", "_inductor/compile_fx", "_inductor/async_compile")
+    if any(frame.within(*compiles) for frame in frames):
+        return None
+    if look.loads:
+        return _loading(look)
+    if any(frame.within("distributed/") for frame in inner) and not look.active:
+        return "ranks"
+    if user is None:
+        return None
+    source = sources[user.file]
+    code = source.code(user.line) or ""
+    printed = any(frame.within("_tensor_str.py", "cuda/__init__") for frame in inner)
+    torch = (
+        bool(inner)
+        and inner[-1].within("")
+        and not inner[-1].within("serialization", "utils/tensorboard", "distributed/checkpoint")
+    )
+    at_torch = not inner or torch
+    if printed or (at_torch and SYNC.search(code) and not (look.active and look.gil)):
+        return "sync"
+    if nested and at_torch:
+        return "python"
+    if torch:
+        return "torch"
+    if inner:
+        if not look.active:
+            return "wait"
+        return "library" if "-packages" in inner[-1].file else "python"
+    if not look.active:
+        return "wait"
+    if look.gil:
+        return "python"
+    return "library" if _foreign(source.calls(user.line)) else "torch"
+
+
+def _loading(look: Look) -> Kind:
+    names = {
+        frame.name.rpartition(".")[2]
+        for frame in look.frames
+        if frame.within("utils/data/dataloader.py")
+    }
+    if any(frame.within("utils/data/_utils/fetch.py") for frame in look.frames):
+        return "load" if look.active else "load-wait"
+    if names & {"_try_get_data", "_get_data", "_try_put_index"}:
+        return "workers"
+    return "start" if names & {"__init__", "_shutdown_workers", "_reset"} else "load"
+
+
+def _foreign(modules: Iterable[str]) -> OptStr:
+    """The first library that is neither torch nor of the standard library's kind."""
+    return next((name for name in modules if name not in ("torch", "time", "os", "sys")), None)
+
+
+def _called(look: Look, sources: Sources) -> OptStr:
+    """The library that the user's line called."""
+    if look.inner:
+        place = re.split(r"-packages[/\\]", look.inner[-1].file)
+        return re.split(r"[/\\.]", place[1])[0] if len(place) > 1 else None
+    user = look.user
+    return _foreign(sources[user.file].calls(user.line)) if user else None
+
+
+def read(lines: Iterable[Line], texts: Mapping[str, str]) -> Stacks:
+    """What the stacks come to. texts: the user's files."""
+    lines, sources = list(lines), Sources(texts)
+    every = list(_looks(lines))
+    mains = [look for look in every if not look.worker]
+    steps = [look for look in mains if look.steps]
+    marked = steps or [look for look in mains if look.loads]
+    refused = {line["worker"]: str(line["why"]) for line in lines if line["kind"] == "no-stacks"}
+    known = Stacks(
+        all_looks=len(mains),
+        refused=refused.get(False, "") if not mains else "",
+        refused_workers=refused.get(True, ""),
+        busiest=_where(mains, sources, len(mains)),
+    )
+    region = _region(marked, sources)
+    if region is None:
+        return known
+    training = [look for look in mains if region.holds(look)]
+    began, ended = training[0].t, training[-1].t
+    nested = Nested(marked, sources)
+    in_loops = [look for look in training if nested.hold(look)]
+    slow = sum(look.gil for look in in_loops) >= PYTHON_S * len(in_loops)
+    kinds: dict[str, list[Look]] = defaultdict(list)
+    for look in training:
+        if kind := kind_of(look, sources, nested=slow and look in in_loops):
+            kinds[kind].append(look)
+    workers = [look for look in every if look.worker and began <= look.t <= ended + 1]
+    loading = [look for look in workers if _fetches(look)]
+    count = sum(map(len, kinds.values()))
+    where = {kind: _where(looks, sources, len(looks)) for kind, looks in kinds.items()}
+    if loading:
+        busy = [look for look in loading if look.active]
+        most = max(busy, [look for look in loading if not look.active], key=len)
+        where["workers"] = _where(most, sources, len(loading)) or where.get("workers")
+    return replace(
+        known,
+        looks=count,
+        worker_looks=len(loading),
+        began=began,
+        ended=ended,
+        seen="training" if steps else "loading",
+        shares={kind: len(looks) / count for kind, looks in kinds.items()},
+        lines={kind: line for kind, line in where.items() if line},
+        loading_busy=sum(look.active for look in loading) / len(loading) if loading else None,
+        optimizer=sum(any(frame.within("optim/") for frame in look.frames) for look in training)
+        / len(training),
+    )
+
+
+def _looks(lines: Iterable[Line]) -> Iterator[Look]:
+    """One thread of each look: that of the training, else the main thread."""
+    for line in lines:
+        if line["kind"] != "stacks":
+            continue
+        found = [
+            (
+                Look(
+                    line["t"],
+                    line["pid"],
+                    line["worker"],
+                    thread["active"],
+                    thread["gil"],
+                    tuple(Frame(*frame) for frame in thread["frames"]),
+                ),
+                thread["main"],
+            )
+            for thread in line["threads"]
+        ]
+        # A notebook or a user interface may train in another thread than the main one.
+        found.sort(key=lambda pair: (not pair[0].steps, not pair[1]))
+        if found:
+            yield found[0][0]
+
+
+def _fetches(look: Look) -> bool:
+    """Whether a worker loads samples; one that waits for its next task has nothing to do."""
+    return any(frame.within("utils/data/_utils/fetch.py") for frame in look.frames)
+
+
+def _where(looks: list[Look], sources: Sources, of: int) -> Where | None:
+    """The line that most of them are at, of the function that most of them are in."""
+    at = [(look, user) for look in looks if (user := look.user)]
+    functions = Counter((user.file, user.name) for _, user in at)
+    if not functions:
+        return None
+    function, count = functions.most_common(1)[0]
+    inside = [(look, user) for look, user in at if (user.file, user.name) == function]
+    (line, _), *_rest = Counter(user.line for _, user in inside).most_common(1)
+    called = Counter(_called(look, sources) for look, user in inside if user.line == line)
+    return Where(
+        file=function[0],
+        line=line,
+        function=function[1],
+        share=count / of,
+        code=sources[function[0]].code(line),
+        calls=called.most_common(1)[0][0],
+    )
