@@ -13,6 +13,7 @@ reach the script, which decides.
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -119,6 +120,22 @@ def _report(report: starved.ScriptReport, asked: Options) -> None:
         _to_stderr(f"cudadoctor: cannot write {asked.output}: {error.strerror}\n{text}")
 
 
+def _imported(file: Path) -> list[Path]:
+    """The modules beside a file that it imports: a training may call its steps from there."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    names = re.findall(r"^\s*(?:from|import)\s+\.*(\w+(?:\.\w+)*)", text, re.MULTILINE)
+    paths = [file.parent / name.replace(".", "/") for name in names]
+    return [
+        path
+        for place in paths
+        for path in (place.with_suffix(".py"), place / "__init__.py")
+        if path.is_file()
+    ]
+
+
 def _to_stderr(text: str) -> None:
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
@@ -208,7 +225,8 @@ def no_stacks(figures: Figures, spy: OptStr) -> tuple[str, OptStr]:
 def readable(lines: list[Line]) -> tuple[list[Line], dict[str, str]]:
     """The lines with the user's files named as a person names them, and the texts of these."""
     short, texts = {}, {}
-    for file in stacks.user_files(lines):
+    files = stacks.user_files(lines)
+    for file in files | {str(path) for name in files for path in _imported(Path(name))}:
         path = Path(file)
         short[file] = file
         for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):

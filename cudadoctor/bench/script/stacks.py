@@ -9,7 +9,7 @@ Python code holds it, torch's operations release it.
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -30,7 +30,8 @@ SYNC = re.compile(
     r"|\bprint\(|\bfloat\(|\bint\(|\bbool\("
 )
 """What makes Python wait until the GPU has finished all that it was told."""
-PYTHON_S = 0.15
+GRADIENTS = ("backward", "manual_backward")
+PYTHON_SHARE = 0.15
 """Of the looks at a loop over samples so many hold the GIL; of large products next to none."""
 
 Kind = Literal[
@@ -61,8 +62,8 @@ class Stacks(Struct, frozen=True, kw_only=True):
     """What the stacks come to.
 
     looks: at the main thread while it trained; began, ended: seconds of the first and the last.
-    seen: "training" where a step of an optimizer or a backward pass was, "loading" where only a
-    DataLoader was at work, "" neither. shares: of each kind. lines: the line of each kind.
+    seen: "training" where a loop with a backward pass ran, "loading" where only a DataLoader was at
+    work, "" neither. shares: of each kind. lines: the line of each kind.
     loading_busy: of the looks at workers that loaded, those in which they computed.
     optimizer: share of the looks inside an optimizer. all_looks: also before the training.
     refused: why stacks could not be read; refused_workers: of workers only.
@@ -189,9 +190,43 @@ class Source:
         return sorted((loop for loop in loops if line in loop), key=len, reverse=True)
 
     @cached_property
-    def _imported(self) -> dict[str, str]:
-        """What a name of the file was imported from."""
+    def functions(self) -> dict[str, range]:
+        """The functions of the file, methods too, by their names."""
         found = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found[node.name] = _span(node)
+        return found
+
+    @cached_property
+    def _called_names(self) -> list[tuple[str, str, int]]:
+        """The name of what each call calls, the name that it belongs to, and its line."""
+        found = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                target = node.func
+                if isinstance(target, ast.Name):
+                    found.append((target.id, "", node.lineno))
+                elif isinstance(target, ast.Attribute):
+                    owner = getattr(target.value, "id", getattr(target.value, "attr", ""))
+                    # In a chain over several lines the last name stands on the last of them.
+                    found.append((target.attr, owner, target.end_lineno or node.lineno))
+        return found
+
+    def trains(self, names: Collection[str]) -> set[int]:
+        """The lines that compute gradients, or call a function of one of these names."""
+        return {
+            line
+            for name, owner, line in self._called_names
+            if name in GRADIENTS
+            or name in names
+            or (name in ("fit", "train") and "trainer" in owner.lower())
+        }
+
+    @cached_property
+    def _imported(self) -> dict[str, str]:
+        """The module that a name of the file comes from: imported, or made by a call of it."""
+        found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 for name in node.names:
@@ -199,24 +234,36 @@ class Source:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for name in node.names:
                     found[name.asname or name.name] = node.module.partition(".")[0]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                module = next((found[name] for name in _chain(node.value) if name in found), None)
+                for target in node.targets if module else ():
+                    name = getattr(target, "id", getattr(target, "attr", ""))
+                    found.setdefault(name, str(module))
         return found
 
     @cached_property
     def _calls(self) -> dict[int, list[str]]:
         """The modules whose functions each line calls by name."""
-        found = defaultdict(list)
+        found, known = defaultdict(list), self._imported
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call):
-                target: ast.AST = node.func
-                while isinstance(target, ast.Attribute):
-                    target = target.value
-                if isinstance(target, ast.Name) and target.id in self._imported:
-                    for line in _span(node):
-                        found[line].append(self._imported[target.id])
+                module = next((known[name] for name in _chain(node) if name in known), None)
+                for line in _span(node) if module else ():
+                    found[line].append(str(module))
         return found
 
     def calls(self, line: int) -> list[str]:
         return self._calls.get(line, [])
+
+
+def _chain(call: ast.Call) -> list[str]:
+    """The names of what is called, the outermost first: self.tokenizer.encode."""
+    names, target = [], call.func
+    while isinstance(target, ast.Attribute):
+        names.append(target.attr)
+        target = target.value
+    return [*([target.id] if isinstance(target, ast.Name) else []), *reversed(names)]
 
 
 def _span(node: ast.stmt | ast.expr) -> range:
@@ -224,11 +271,23 @@ def _span(node: ast.stmt | ast.expr) -> range:
 
 
 class Sources:
-    """The user's files by their names."""
+    """The user's files by their names. training: of each the lines that lead to gradients."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.known = {file: Source(text) for file, text in texts.items()}
         self.unknown = Source("")
+        names: set[str] = set()
+        while True:
+            self.training = {file: one.trains(names) for file, one in self.known.items()}
+            more = {
+                name
+                for file, one in self.known.items()
+                for name, span in one.functions.items()
+                if any(line in span for line in self.training[file])
+            }
+            if more <= names:
+                break
+            names |= more
 
     def __getitem__(self, file: str) -> Source:
         return self.known.get(file, self.unknown)
@@ -245,6 +304,16 @@ class Region(NamedTuple):
 
     def holds(self, look: Look) -> bool:
         return any(frame.file == self.file and frame.line in self.lines for frame in look.frames)
+
+
+def _written(sources: Sources) -> set[Region]:
+    """The loops whose text computes gradients: a short step may never be seen on a stack."""
+    return {
+        Region(file, loops[0])
+        for file, lines in sources.training.items()
+        for line in lines
+        if (loops := sources[file].loops(line))
+    }
 
 
 def _region(looks: list[Look], sources: Sources) -> Region | None:
@@ -270,11 +339,12 @@ class Nested:
         self.sources = sources
         self.marks: dict[str, set[int]] = defaultdict(set)
         self.steps: dict[str, set[range]] = defaultdict(set)
-        for look in looks:
-            for frame in look.frames:
-                if frame.theirs and (loops := sources[frame.file].loops(frame.line)):
-                    self.marks[frame.file].add(frame.line)
-                    self.steps[frame.file].add(loops[-1])
+        seen = {(frame.file, frame.line) for look in looks for frame in look.frames if frame.theirs}
+        written = {(file, line) for file, lines in sources.training.items() for line in lines}
+        for file, line in seen | written:
+            if loops := sources[file].loops(line):
+                self.marks[file].add(line)
+                self.steps[file].add(loops[-1])
 
     def hold(self, look: Look) -> bool:
         """Whether the stack is inside of one. A loop that steps or loads is none."""
@@ -369,14 +439,14 @@ def read(lines: Iterable[Line], texts: Mapping[str, str]) -> Stacks:
         refused_workers=refused.get(True, ""),
         busiest=_where(mains, sources, len(mains)),
     )
-    region = _region(marked, sources)
-    if region is None:
+    regions = {*_written(sources), *filter(None, [_region(marked, sources)])}
+    training = [look for look in mains if any(region.holds(look) for region in regions)]
+    if not training:
         return known
-    training = [look for look in mains if region.holds(look)]
     began, ended = training[0].t, training[-1].t
     nested = Nested(marked, sources)
     in_loops = [look for look in training if nested.hold(look)]
-    slow = sum(look.gil for look in in_loops) >= PYTHON_S * len(in_loops)
+    slow = sum(look.gil for look in in_loops) >= PYTHON_SHARE * len(in_loops)
     kinds: dict[str, list[Look]] = defaultdict(list)
     for look in training:
         if kind := kind_of(look, sources, nested=slow and look in in_loops):
@@ -395,7 +465,7 @@ def read(lines: Iterable[Line], texts: Mapping[str, str]) -> Stacks:
         worker_looks=len(loading),
         began=began,
         ended=ended,
-        seen="training" if steps else "loading",
+        seen="training" if steps or not marked else "loading",
         shares={kind: len(looks) / count for kind, looks in kinds.items()},
         lines={kind: line for kind, line in where.items() if line},
         loading_busy=sum(look.active for look in loading) / len(loading) if loading else None,

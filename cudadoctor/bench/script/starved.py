@@ -342,6 +342,8 @@ STARVED, THROTTLED, OTHERS = 0.35, 0.25, 0.2
 cores, what others use."""
 LEAST_LOOKS, MOST_TIME = 6, 0.3
 """So many looks at stacks, and so large a share of one kind, make a judgement."""
+NATIVE = 0.5
+"""Cores of a process whose thread of Python waits, from which on its other threads compute."""
 UNUSED = 0.02
 """A GPU that is less busy is not used."""
 
@@ -489,7 +491,9 @@ def _crowded(figures: Figures) -> Verdict | None:
     by_workers = _waits_for_workers(figures)
     ran, waited = loaders if by_workers else main
     demand = ran + waited
-    if waited < CROWDED or waited < STARVED * demand:
+    idle = ("sync", "wait", "load-wait", "ranks", *(() if by_workers else ("workers",)))
+    asleep = sum(figures.stacks.shares.get(kind, 0.0) for kind in idle)
+    if waited < max(CROWDED, STARVED * demand, asleep):
         return None
     host = figures.stacks.seen != "" or not _on_gpu(figures)
     kind = "workers" if by_workers else ""
@@ -553,12 +557,20 @@ def _computing(figures: Figures) -> Verdict | None:
     if on_gpu is False and "sync" in shares and figures.main_thread is not None:
         # On a CPU there is nothing to wait for: the line computes.
         shares["torch"] = shares.get("torch", 0.0) + shares.pop("sync")
+    at = ""
+    native = (figures.main_cores or 0.0) / (figures.ranks or 1) >= NATIVE
+    if native and "wait" in shares:
+        # The thread of Python waits for threads of a library that compute.
+        line = found.lines.get("wait")
+        other = "library" if line and line.calls not in (None, "torch") else "torch"
+        at = "wait" if shares["wait"] > shares.get(other, 0.0) else other
+        shares[other] = shares.get(other, 0.0) + shares.pop("wait")
     kind = max(shares, key=lambda name: shares[name], default="")
     if found.looks < LEAST_LOOKS or shares[kind] < MOST_TIME:
         return Verdict(ONE_THREAD, "workers" if figures.workers else "") if full else None
     if kind == "torch":
         if on_gpu is False:
-            return Verdict(COMPUTING, _place(figures), kind, host=True)
+            return Verdict(COMPUTING, _place(figures), at or kind, host=True)
         if not full and on_gpu:
             return None
         when = "optimizer" if found.optimizer >= MOST_TIME else "launches"
@@ -570,7 +582,8 @@ def _computing(figures: Figures) -> Verdict | None:
         "wait": WAITING,
         "ranks": RANKS,
     }
-    return Verdict(names[kind], "", kind, host=kind != "sync") if kind in names else None
+    line_of = at if kind == "library" and at else kind
+    return Verdict(names[kind], "", line_of, host=kind != "sync") if kind in names else None
 
 
 def _place(figures: Figures) -> str:

@@ -30,6 +30,7 @@ and where a sample costs more, a long one has fewer of them."""
 STACKS_SHARE, STACKS_CREDIT_S = 0.004, 1.0
 """Likewise of the stacks: a look costs about 15 ms, so the credit holds for about 70."""
 STACKS_LIMIT_S = 10.0
+TRAINING = ("/torch/optim/", "/torch/autograd/", "/torch/nn/modules/", "/torch/utils/data/")
 MOST_FRAMES, MOST_FAILURES = 80, 4
 HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"compile_worker")
 """Words of processes that neither train nor load: a server of forks, inductor's compilers."""
@@ -497,7 +498,7 @@ class Stacks:
             if self.failed[pid] == MOST_FAILURES:
                 say("no-stacks", pid=pid, worker=worker, why=error[:400])
         files = {frame[0] for thread in found for frame in thread["frames"]}
-        self.trained = self.trained or any("/torch/optim/" in file for file in files)
+        self.trained = self.trained or any(part in file for part in TRAINING for file in files)
         return any(file.endswith("torch/utils/data/dataloader.py") for file in files)
 
     def line_of(self, thread: dict[str, Any], pid: int) -> dict[str, Any] | None:
