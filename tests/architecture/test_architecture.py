@@ -25,7 +25,7 @@ CORE = (
     *("installers.pixi", "installers.uv", "installers.projects", "installers.registry"),
     *("installers.question", "installers.stack"),
     *("bench.techniques", "bench.judging", "bench.search", "bench.results", "bench.page"),
-    *("bench.advice", "bench.script.starved"),
+    *("bench.advice", "bench.script.stacks", "bench.script.starved"),
     *("health.measured", "health.judging", "health.page"),
     *("cluster.differences", "cluster.judging", "cluster.launch", "cluster.page"),
 )

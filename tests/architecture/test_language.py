@@ -17,7 +17,7 @@ from scenario_reader import read_scenario, scenario_paths
 import cudadoctor
 from cudadoctor import knowledge, pipeline
 from cudadoctor.bench.command import FALSIFIED
-from cudadoctor.bench.script.starved import CAUSES
+from cudadoctor.bench.script.starved import CAUSES, KINDS
 from cudadoctor.bench.techniques import TECHNIQUES, Ground, why_not
 from cudadoctor.cli import group, options, output
 from cudadoctor.knowledge.symptoms import symptoms
@@ -277,8 +277,10 @@ def test_the_steps_of_plans_are_translated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["es"])
 def test_what_the_bench_says_is_translated(name: str) -> None:
-    said = {text for cause in CAUSES.values() for text in (cause.name, cause.why)}
-    said |= {setting.text for cause in CAUSES.values() for setting in cause.settings}
+    said = {*CAUSES, *KINDS.values()}
+    said |= {
+        text for cause in CAUSES.values() for tip in cause.tips for text in (tip.why, tip.text)
+    }
     said |= {f"{setting} is set: {why}" for setting, why in FALSIFIED.items()}
     grounds = [
         Ground(

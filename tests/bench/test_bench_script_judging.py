@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cudadoctor.bench import page, results
 from cudadoctor.bench.script import starved
+from cudadoctor.bench.script.stacks import Stacks, Where
 from cudadoctor.bench.script.starved import Figures, GpuFigures
 from cudadoctor.probes.streamed import line_of
 
@@ -166,7 +167,21 @@ WAITING, WORKING = {"busy": 0.84}, {"busy": 0.85}
         (figures(WAITING, workers=4, workers_cpu=0.5, workers_wait=0.3), "data loading"),
         (figures(WAITING, workers=4, workers_cpu=0.79), "not known"),
         (figures(WAITING, workers=0, workers_cpu=None, main_thread=0.85), starved.ONE_THREAD),
-        (figures(WAITING, main_thread=0.5, main_thread_wait=0.4), starved.ONE_THREAD),
+        (figures(WAITING, main_thread=0.5, main_thread_wait=0.4), starved.FEW_CORES),
+        (figures(WAITING, main_thread=0.5, main_thread_wait=0.4, others=2.0), starved.SHARED),
+        (figures(WAITING, main_thread=0.5, main_thread_wait=0.4, others=1.5), starved.FEW_CORES),
+        (figures(WAITING, main_thread=0.3, main_thread_wait=0.19, others=8.0), "not known"),
+        (
+            figures(WAITING, main_thread=0.66, main_thread_wait=0.34, others=8.0),
+            "one thread of the main process",
+        ),
+        (
+            figures(WAITING, workers=2, workers_cpu=0.3, workers_wait=0.6, others=4.0),
+            starved.SHARED,
+        ),
+        (figures(WAITING, workers=8, workers_cpu=0.3, workers_wait=0.6), "data loading"),
+        (figures(WAITING, workers=2, workers_cpu=0.05, workers_asleep=0.5), starved.STORAGE),
+        (figures(WAITING, workers=2, workers_cpu=0.05, workers_asleep=0.4), "not known"),
         (figures(WAITING, main_thread=0.84), "not known"),
         (figures(WAITING, waiting=0.25, workers=4, workers_cpu=1.0), "disk reads"),
         (figures(WAITING, waiting=0.24), "not known"),
@@ -209,22 +224,111 @@ def test_a_system_without_proc_is_told_and_its_gpu_still_judged() -> None:
     assert "neither the processes nor the GPU" in nothing.why
 
 
-def test_settings_fit_what_is_there() -> None:
-    def first(found: Figures) -> str:
-        return starved.judge(found).settings[0].text
+def test_the_tip_fits_what_is_there() -> None:
+    def tip(found: Figures) -> str:
+        (setting,) = starved.judge(found).settings
+        return setting.text
 
-    assert first(figures(WAITING, workers=4, workers_cpu=1.0)).startswith("increase num_workers")
-    assert not first(figures(WAITING, workers=8, workers_cpu=1.0)).startswith(
-        "increase num_workers"
+    assert tip(figures(WAITING, workers=4, workers_cpu=1.0)).startswith("increase num_workers")
+    assert tip(figures(WAITING, workers=8, workers_cpu=1.0)).startswith("keep decoded")
+    assert tip(figures(WAITING, workers=0, main_thread=1.0)).startswith("load the data in DataL")
+    assert tip(figures(WAITING, workers=2, main_thread=1.0)).startswith("use a larger batch")
+    crowded = figures(WAITING, main_thread=0.4, main_thread_wait=0.6, quota=0.5, throttled=0.3)
+    assert tip(crowded).startswith("raise the CPU limit")
+
+
+# --- what the stacks add ------------------------------------------------------------------------
+
+
+def seen(
+    gpu: dict[str, Any] | None, shares: dict[str, float], *, cuda: bool = False, **more: Any
+) -> Figures:
+    lines = {
+        kind: Where(file="train.py", line=line, function="f", share=1.0)
+        for line, kind in enumerate(shares, 1)
+    }
+    found = Stacks(
+        looks=20, all_looks=25, seen="training", shares=shares, lines=lines, **more.pop("of", {})
     )
-    assert first(figures(WAITING, workers=0, main_thread=1.0)).startswith(
-        "load the data in DataLoader work"
-    )
-    assert first(figures(WAITING, workers=2, main_thread=1.0)).startswith("use a larger batch")
+    return figures(gpu, stacks=found, cuda=cuda, torch=True, began_by="stacks", **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "by", "line"),
+    [
+        (seen(WORKING, {"sync": 0.9, "torch": 0.1}), "not starved", 2),
+        (seen(WAITING, {"torch": 0.4, "sync": 0.6}), starved.SYNC, 2),
+        (seen(WAITING, {"torch": 0.4, "copy": 0.6}), starved.SYNC, 2),
+        (seen(WAITING, {"sync": 0.45, "python": 0.55}), starved.PYTHON, 2),
+        (seen(None, {"workers": 0.6, "torch": 0.4}, of={"loading_busy": 0.9, "worker_looks": 9}),
+         "data loading", 1),
+        (seen(None, {"workers": 0.6, "torch": 0.4}, of={"loading_busy": 0.4, "worker_looks": 9}),
+         starved.STORAGE, 1),
+        (seen(None, {"load": 0.3, "load-wait": 0.4, "torch": 0.3}), starved.STORAGE, 2),
+        (seen(None, {"load-wait": 0.9}, waiting=0.3), "disk reads", 1),
+        (seen(None, {"start": 0.5, "torch": 0.5}), "data loading", 1),
+        (seen(None, {"wait": 0.6, "torch": 0.4}), starved.WAITING, 1),
+        (seen(None, {"wait": 0.6, "torch": 0.4}, main_cores=1.5), starved.COMPUTING, 1),
+        (seen(None, {"library": 0.6, "torch": 0.4}), starved.PREPARING, 1),
+        (seen(None, {"torch": 0.4, "sync": 0.3, "python": 0.3}), starved.COMPUTING, 1),
+        (seen(None, {"torch-wait": 0.6, "python": 0.4}, ranks=2), starved.RANKS, 1),
+        (seen(None, {"torch-wait": 0.6, "python": 0.4}), starved.COMPUTING, 1),
+        # With a GPU that does not answer the host's own work is known, and what waits for it not.
+        (seen(None, {"python": 0.9}, cuda=True), starved.PYTHON, 1),
+        (seen(None, {"sync": 0.9}, cuda=True), "not known", 1),
+        (seen({"busy": 0.4}, {"torch": 0.9}, main_cores=0.9), starved.ONE_THREAD, 1),
+        (seen({"busy": 0.4}, {"torch": 0.9}, main_cores=0.5), "not known", 1),
+        # What sleeps did not wait for a core.
+        (seen(None, {"wait": 0.7, "python": 0.3}, main_thread=0.1, main_thread_wait=0.25,
+              others=8.0), starved.WAITING, 1),
+        (seen(None, {"python": 1.0}, main_thread=0.5, main_thread_wait=0.45, others=8.0),
+         starved.SHARED, 1),
+    ],
+)  # fmt: skip
+def test_what_the_stacks_decide(found: Figures, by: str, line: int) -> None:
+    judged = starved.judge(found)
+    assert judged.by == by
+    assert judged.line is not None and judged.line.line == line
+    assert len(judged.settings) <= 1
+
+
+def test_a_gpu_that_nobody_uses_gives_the_tip_to_use_it() -> None:
+    (setting,) = starved.judge(seen({"busy": 0.0}, {"torch": 0.9})).settings
+    assert setting.text.startswith("move the model")
+
+
+def test_a_script_that_did_not_train_is_not_judged() -> None:
+    found = figures(None, stacks=Stacks(all_looks=9), torch=True, main_thread=1.0)
+    judged = starved.judge(found)
+    assert (judged.by, judged.likely, judged.settings) == ("not known", None, ())
+    assert "has not trained" in judged.why
+
+
+def test_the_training_is_what_the_stacks_say() -> None:
+    torch = "/v/lib/python3.11/site-packages/torch/"
+    frames = [[torch + "optim/sgd.py", 1, "SGD.step"], ["train.py", 2, "<module>"]]
+    thread = {"main": True, "active": True, "gil": True, "frames": frames}
+    looks = [{"kind": "stacks", "t": t, "pid": 7, "worker": False, "threads": [thread]}
+             for t in (4.0, 7.0)]  # fmt: skip
+    found = starved.figures(trained() + looks)
+    assert (found.began_by, found.judged_s) == ("stacks", 4.0)
+
+
+def test_without_stacks_the_training_begins_after_the_import_of_torch() -> None:
+    lines = [HOST, *(tick(at, process(7, ticks=at, torch=at >= 20)) for at in range(41))]
+    found = starved.figures(lines)
+    assert found.judged_s == 15  # a quarter of what follows is left out
+    gradients = [HOST, *(tick(at, process(7, torch=True, backward=at >= 30)) for at in range(41))]
+    assert starved.figures(gradients).judged_s == 10
+
+
+def test_the_use_of_other_programs_is_what_the_script_does_not_use() -> None:
+    lines = [HOST, *(tick(at, process(7, ticks=at * HZ), machine=at * 3 * HZ) for at in range(9))]
+    assert starved.figures(lines).others == pytest.approx(2.0)
 
 
 def test_each_recipe_is_there() -> None:
-    named = {setting.recipe for cause in starved.CAUSES.values() for setting in cause.settings}
+    named = {tip.recipe for cause in starved.CAUSES.values() for tip in cause.tips}
     assert not {path for path in named if path and not (REPOSITORY / path).exists()}
 
 
@@ -241,8 +345,9 @@ KEYS = {
     "figures": "seconds judged_s ticks cpus gpus gpus_by no_gpu_figures no_process_figures"
     " processes cores main_cores"
     " main_thread main_thread_wait workers workers_cpu workers_wait waiting read_mb_s asked_mb_s"
-    " major_faults_s switches_s rss_bytes shm sampler_s",
-    "starved": "by why evidence settings likely notes",
+    " major_faults_s switches_s rss_bytes shm sampler_s workers_asleep quota throttled others torch"
+    " cuda began_by one_thread ranks stacks",
+    "starved": "by why evidence settings likely notes line",
 }
 """The contract of `bench --json -- COMMAND`, schema 1: fields may be added, none change or go."""
 

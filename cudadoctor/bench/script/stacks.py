@@ -31,16 +31,35 @@ SYNC = re.compile(
 )
 """What makes Python wait until the GPU has finished all that it was told."""
 GRADIENTS = ("backward", "manual_backward")
+COPY = re.compile(r"\.to\(|\.cuda\(")
+READS = re.compile(
+    r"(?<![A-Za-z])(open|read(?!y)|recv|load(?!er)|fetch|download|requests?\b|urlopen|get_object"
+    r"|socket|ssl|https?\b|fsspec|s3)"
+)
+"""Words of a line, a function or a library that gets data from somewhere."""
+LOOPS_SHARE = 0.25
 PYTHON_SHARE = 0.15
 """Of the looks at a loop over samples so many hold the GIL; of large products next to none."""
 
 Kind = Literal[
-    "workers", "start", "load", "load-wait", "sync", "python", "library", "wait", "ranks", "torch"
+    "workers",
+    "start",
+    "load",
+    "load-wait",
+    "sync",
+    "copy",
+    "python",
+    "library",
+    "wait",
+    "ranks",
+    "torch",
+    "torch-wait",
 ]
 """workers: it waits for the workers of a DataLoader. start: it starts them. load, load-wait: it
-loads a batch itself, and computes or waits. sync: it waits for the GPU. python: Python code.
-library: a library that is not torch. wait: it waits for anything else. ranks: for other ranks.
-torch: operations of torch.
+loads a batch itself, and computes or waits. sync: it waits for the GPU. copy: it copies between
+the memories. python: Python code. library: a library that is not torch. wait: it waits for anything
+else. ranks: for other ranks. torch: operations of torch; torch-wait: it waits inside of one, for
+other threads or ranks.
 """
 
 
@@ -208,19 +227,27 @@ class Source:
                 if isinstance(target, ast.Name):
                     found.append((target.id, "", node.lineno))
                 elif isinstance(target, ast.Attribute):
-                    owner = getattr(target.value, "id", getattr(target.value, "attr", ""))
                     # In a chain over several lines the last name stands on the last of them.
-                    found.append((target.attr, owner, target.end_lineno or node.lineno))
+                    line = target.end_lineno or node.lineno
+                    found.append((target.attr, _name(target.value), line))
         return found
 
     def trains(self, names: Collection[str]) -> set[int]:
         """The lines that compute gradients, or call a function of one of these names."""
+        called = {line for name, _, line in self._called_names if name in names}
+        return called | self.trainers | self._gradients
+
+    @cached_property
+    def _gradients(self) -> set[int]:
+        return {line for name, _, line in self._called_names if name in GRADIENTS}
+
+    @cached_property
+    def trainers(self) -> set[int]:
+        """The lines that let a library train."""
         return {
             line
             for name, owner, line in self._called_names
-            if name in GRADIENTS
-            or name in names
-            or (name in ("fit", "train") and "trainer" in owner.lower())
+            if name in ("fit", "train") and "trainer" in owner.lower()
         }
 
     @cached_property
@@ -236,10 +263,9 @@ class Source:
                     found[name.asname or name.name] = node.module.partition(".")[0]
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                module = next((found[name] for name in _chain(node.value) if name in found), None)
+                module = next((found[part] for part in _chain(node.value) if part in found), None)
                 for target in node.targets if module else ():
-                    name = getattr(target, "id", getattr(target, "attr", ""))
-                    found.setdefault(name, str(module))
+                    found.setdefault(_name(target), str(module))
         return found
 
     @cached_property
@@ -255,6 +281,13 @@ class Source:
 
     def calls(self, line: int) -> list[str]:
         return self._calls.get(line, [])
+
+
+def _name(node: ast.AST) -> str:
+    """The last part of a name; "" of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _chain(call: ast.Call) -> list[str]:
@@ -309,10 +342,10 @@ class Region(NamedTuple):
 def _written(sources: Sources) -> set[Region]:
     """The loops whose text computes gradients: a short step may never be seen on a stack."""
     return {
-        Region(file, loops[0])
+        Region(file, loops[0] if loops else range(line, line + 1))
         for file, lines in sources.training.items()
         for line in lines
-        if (loops := sources[file].loops(line))
+        if (loops := sources[file].loops(line)) or line in sources[file].trainers
     }
 
 
@@ -385,14 +418,15 @@ def kind_of(look: Look, sources: Sources, *, nested: bool) -> Kind | None:
         return "sync"
     if nested and at_torch:
         return "python"
+    if not inner and COPY.search(code) and not look.gil:
+        return "copy"
     if torch:
-        return "torch"
-    if inner:
-        if not look.active:
-            return "wait"
-        return "library" if "-packages" in inner[-1].file else "python"
+        return "torch" if look.active else "torch-wait"
     if not look.active:
-        return "wait"
+        named = (code, user.name, *(frame.file for frame in inner))
+        return "load-wait" if any(READS.search(name) for name in named) else "wait"
+    if inner:
+        return "library" if "-packages" in inner[-1].file else "python"
     if look.gil:
         return "python"
     return "library" if _foreign(source.calls(user.line)) else "torch"
@@ -455,6 +489,12 @@ def read(lines: Iterable[Line], texts: Mapping[str, str]) -> Stacks:
     loading = [look for look in workers if _fetches(look)]
     count = sum(map(len, kinds.values()))
     where = {kind: _where(looks, sources, len(looks)) for kind, looks in kinds.items()}
+    if slow and len(in_loops) >= LOOPS_SHARE * count:
+        # The gradients of many short operations take as long as these.
+        backward = [look for look in kinds["torch"] + kinds["torch-wait"] if look.steps]
+        kinds["python"] += backward
+        for left in ("torch", "torch-wait"):
+            kinds[left] = [look for look in kinds[left] if not look.steps]
     if loading:
         busy = [look for look in loading if look.active]
         most = max(busy, [look for look in loading if not look.active], key=len)
@@ -466,7 +506,7 @@ def read(lines: Iterable[Line], texts: Mapping[str, str]) -> Stacks:
         began=began,
         ended=ended,
         seen="training" if steps or not marked else "loading",
-        shares={kind: len(looks) / count for kind, looks in kinds.items()},
+        shares={kind: len(looks) / count for kind, looks in kinds.items() if looks},
         lines={kind: line for kind, line in where.items() if line},
         loading_busy=sum(look.active for look in loading) / len(loading) if loading else None,
         optimizer=sum(any(frame.within("optim/") for frame in look.frames) for look in training)

@@ -442,8 +442,8 @@ def judge(figures: Figures) -> Starved:
 
 def _line(found: Stacks, verdict: Verdict | None) -> Where | None:
     """The line of the verdict; where it has none, the one at which the main thread is most."""
-    if verdict and verdict.kind:
-        return found.lines.get(verdict.kind)
+    if verdict and verdict.kind in found.lines:
+        return found.lines[verdict.kind]
     if found.lines:
         return found.lines.get(max(found.lines, key=lambda kind: found.shares.get(kind, 0.0)))
     return found.busiest
@@ -553,37 +553,47 @@ def _computing(figures: Figures) -> Verdict | None:
     thread, waited = figures.main_thread or 0.0, figures.main_thread_wait or 0.0
     # What it had no core for does not count against it.
     full = thread >= FULL_THREAD * (1 - min(waited, STARVED))
-    shares = dict(found.shares)
-    if on_gpu is False and "sync" in shares and figures.main_thread is not None:
-        # On a CPU there is nothing to wait for: the line computes.
-        shares["torch"] = shares.get("torch", 0.0) + shares.pop("sync")
-    at = ""
-    native = (figures.main_cores or 0.0) / (figures.ranks or 1) >= NATIVE
-    if native and "wait" in shares:
-        # The thread of Python waits for threads of a library that compute.
-        line = found.lines.get("wait")
-        other = "library" if line and line.calls not in (None, "torch") else "torch"
-        at = "wait" if shares["wait"] > shares.get(other, 0.0) else other
-        shares[other] = shares.get(other, 0.0) + shares.pop("wait")
-    kind = max(shares, key=lambda name: shares[name], default="")
-    if found.looks < LEAST_LOOKS or shares[kind] < MOST_TIME:
+    kind, share, seen_as = _main_kind(figures)
+    if found.looks < LEAST_LOOKS or share < MOST_TIME:
         return Verdict(ONE_THREAD, "workers" if figures.workers else "") if full else None
+    if kind == "torch" and on_gpu is False:
+        return Verdict(COMPUTING, _place(figures), seen_as, host=True)
     if kind == "torch":
-        if on_gpu is False:
-            return Verdict(COMPUTING, _place(figures), at or kind, host=True)
-        if not full and on_gpu:
-            return None
+        # Gradients are computed in threads of their own: no single thread is busy all the time.
+        full = full or (figures.main_cores or 0.0) >= FULL_THREAD * (figures.ranks or 1)
         when = "optimizer" if found.optimizer >= MOST_TIME else "launches"
-        return Verdict(ONE_THREAD, when, kind)
-    names = {
-        "sync": SYNC,
-        "python": PYTHON,
-        "library": PREPARING,
-        "wait": WAITING,
-        "ranks": RANKS,
-    }
-    line_of = at if kind == "library" and at else kind
-    return Verdict(names[kind], "", line_of, host=kind != "sync") if kind in names else None
+        return Verdict(ONE_THREAD, when, seen_as) if full or on_gpu is None else None
+    if kind == "wait" and (figures.waiting or 0.0) >= WAITS:
+        return Verdict(DISK, "", seen_as, host=True)
+    return {
+        "sync": Verdict(SYNC, "", seen_as),
+        "copy": Verdict(SYNC, "copy", seen_as),
+        "python": Verdict(PYTHON, "", seen_as, host=True),
+        "library": Verdict(PREPARING, "", seen_as, host=True),
+        "wait": Verdict(WAITING, "", seen_as, host=True),
+        "ranks": Verdict(RANKS, "", seen_as, host=True),
+    }.get(kind)
+
+
+def _main_kind(figures: Figures) -> tuple[str, float, str]:
+    """What the main thread does most, its share, and the kind of stacks that it was mostly seen as.
+
+    On a CPU there is nothing to copy or to wait for: such a line computes. An operation that waits
+    there does so for its threads, or for the gradients of other ranks. A thread that waits while
+    its process computes has called a library with threads of its own.
+    """
+    found, ranks, on_cpu = figures.stacks, figures.ranks or 1, _on_gpu(figures) is False
+    meant = {"torch-wait": "ranks" if ranks > 1 and on_cpu else "torch"}
+    if on_cpu:
+        meant |= {"sync": "torch", "copy": "torch"}
+    if (figures.main_cores or 0.0) / ranks >= NATIVE and (line := found.lines.get("wait")):
+        meant["wait"] = "torch" if line.calls in (None, "torch") else "library"
+    shares: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for kind, share in found.shares.items():
+        shares[meant.get(kind, kind)].append((share, kind))
+    sums = {kind: sum(share for share, _ in parts) for kind, parts in shares.items()}
+    most = max(sums, key=lambda kind: sums[kind], default="")
+    return most, sums.get(most, 0.0), max(shares[most], default=(0.0, ""))[1]
 
 
 def _place(figures: Figures) -> str:
@@ -618,11 +628,13 @@ KINDS = {
     "load": "loading data itself",
     "load-wait": "waiting for data that it loads itself",
     "sync": "at lines that wait for the GPU",
+    "copy": "copying to the GPU",
     "python": "in Python code",
     "library": "in other libraries",
     "wait": "waiting for something else",
     "ranks": "waiting for other ranks",
     "torch": "in torch operations",
+    "torch-wait": "waiting in torch operations",
 }
 
 
