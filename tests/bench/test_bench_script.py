@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from standin_fixtures import StandIns
 
-from cudadoctor.bench.script import exit_code
-from cudadoctor.bench.script.starved import LEAST_TICKS
+from cudadoctor.bench.script import exit_code, no_stacks, py_spy, readable
+from cudadoctor.bench.script.stacks import Stacks
+from cudadoctor.bench.script.starved import LEAST_LOOKS, LEAST_TICKS, Figures
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
@@ -66,6 +67,16 @@ def document_of(*words: str, env: dict[str, str] | None = None) -> dict[str, Any
     document: dict[str, Any] = json.loads(ran.stderr)
     assert document["schema"] == 1
     return document
+
+
+SHARED = "other programs on the CPU"
+"""The true answer wherever other tests keep the cores busy meanwhile."""
+
+
+def answer(document: dict[str, Any]) -> str:
+    """What it is, or what the processes point to."""
+    starved = document["starved"]
+    return str(starved["likely"] or starved["by"])
 
 
 def sampled(document: dict[str, Any]) -> dict[str, Any]:
@@ -177,12 +188,12 @@ def test_a_script_at_a_terminal_reads_from_it_and_hears_ctrl_c() -> None:
 
 def test_a_burning_thread_is_seen_and_without_a_gpu_nothing_is_claimed() -> None:
     ran = bench(*python(BURN, "3"))
-    if "is not known: GPU utilization is unknown" not in ran.stderr:
-        pytest.skip("NVML answers here")
     text = " ".join(ran.stderr.split())
-    assert "the process data points to one thread of the main process" in text
-    assert "GPU figures are not known" in text
-    assert "recipes/train/" in text
+    if "GPU utilization is unknown" not in text:
+        pytest.skip("NVML answers here")
+    assert "points to one thread of the main process" in text or SHARED in text
+    assert "bottleneck: one thread" not in text
+    assert "the script did not load torch" in text
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -191,9 +202,7 @@ def test_workers_are_told_from_the_process_that_trains(tmp_path: Path, method: s
     script.write_text(WORKERS)
     document = sampled(document_of(sys.executable, str(script), method))
     assert document["figures"]["workers"] == 2
-    assert document["starved"]["by"] == "data loading" or (
-        document["starved"]["likely"] == "data loading"
-    )
+    assert answer(document) in ("data loading", SHARED)
 
 
 def test_what_compiles_for_torch_is_no_worker(tmp_path: Path) -> None:
@@ -239,6 +248,93 @@ def test_a_short_script_is_no_judgement() -> None:
     assert "ended too soon" in str(document["starved"]["why"])
 
 
+SLOW = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+class Photos(Dataset):
+    def __len__(self):
+        return 100000
+    def __getitem__(self, index):
+        return self.read(index)
+    def read(self, index):
+        time.sleep(0.02)
+        return torch.randn(8)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+end = time.monotonic() + 5
+for batch in DataLoader(Photos(), batch_size=8):
+    model(batch).sum().backward()
+    optimizer.step()
+    if time.monotonic() > end:
+        break
+print(len(batch))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed")
+def test_the_line_that_costs_the_time_is_named(cpu_python: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SLOW)
+    ran = bench(cpu_python, str(script), options=("--json",))
+    assert (ran.returncode, ran.stdout) == (0, "8\n")
+    document = json.loads(ran.stderr)
+    found = document["figures"]["stacks"]
+    if found["refused"] or found["looks"] < LEAST_LOOKS:
+        pytest.skip(f"stacks cannot be read here: {found}")
+    assert document["starved"]["by"] in ("storage or network", SHARED)
+    line = document["starved"]["line"]
+    assert (line["code"], line["function"].rpartition(".")[2]) == ("time.sleep(0.02)", "read")
+    assert document["figures"]["judged_s"] < 7  # the import of torch is no training
+
+
+def test_without_py_spy_the_command_that_installs_it_is_shown() -> None:
+    why, remedy = no_stacks(Figures(seconds=9.0, judged_s=9.0, ticks=9, torch=True), None)
+    assert "py-spy is not installed" in why
+    assert remedy is not None and sys.executable in remedy and remedy.endswith("py-spy")
+
+
+@pytest.mark.parametrize(
+    ("scope", "remedy"),
+    [("1", "sudo sysctl kernel.yama.ptrace_scope=0"), ("", None)],
+)
+def test_what_forbids_py_spy_is_named_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, remedy: str | None
+) -> None:
+    file = tmp_path / "ptrace_scope"
+    file.write_text(scope)
+    monkeypatch.setattr("cudadoctor.bench.script.YAMA", file)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    found = Figures(
+        seconds=9.0,
+        judged_s=9.0,
+        ticks=9,
+        torch=True,
+        stacks=Stacks(refused_workers="Permission Denied: Try running again"),
+    )
+    why, shown = no_stacks(found, "/venv/bin/py-spy")
+    assert "the stacks of the DataLoader workers" in why
+    assert shown == remedy
+
+
+def test_files_are_named_from_the_working_folder_and_without_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a module that a script imports is read too: its steps may never be seen on a stack."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    files = [folder / "train.py", tmp_path / "shared.py"]
+    for file in (*files, folder / "steps.py"):
+        file.write_text("from steps import step\n")
+    frames = [[str(file), 1, "f"] for file in files]
+    stack = {"kind": "stacks", "threads": [{"frames": frames}]}
+    lines, texts = readable([stack])
+    assert [frame[0] for frame in lines[0]["threads"][0]["frames"]] == ["train.py", "~/shared.py"]
+    assert set(texts) == {"train.py", "~/shared.py", "steps.py"}
+
+
 GPU = "power_limit = 400000\npower = 100000\nmemory = 16000000000\nused = 4000000000\n"
 
 
@@ -253,14 +349,14 @@ def test_a_waiting_gpu_and_busy_workers_are_data_loading(
     script.write_text(WORKERS)
     document = with_gpu(standins, "utilization = 20\n", sys.executable, str(script), "fork")
     starved = document["starved"]
-    assert starved["by"] == "data loading"
+    assert starved["by"] in ("data loading", SHARED)
     assert "GPU 0: busy 20% of the time" in str(starved["evidence"])
-    assert "recipes/train/dataloader.py" in str(starved["settings"])
+    assert len(starved["settings"]) == 1
 
 
 def test_a_waiting_gpu_and_a_burning_thread_are_host_overhead(standins: StandIns) -> None:
     document = with_gpu(standins, "utilization = 30\n", *python(BURN, "3"))
-    assert document["starved"]["by"] == "one thread of the main process"
+    assert document["starved"]["by"] in ("one thread of the main process", SHARED)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +380,7 @@ def test_a_driver_that_hangs_leaves_what_the_processes_tell(standins: StandIns) 
     began = time.monotonic()
     document = with_gpu(standins, scenario, *python(BURN, "3"))
     assert time.monotonic() - began < 30
-    assert document["starved"]["by"] == "not known"
-    assert document["starved"]["likely"] == "one thread of the main process"
+    assert answer(document) in ("one thread of the main process", SHARED)
 
 
 def test_a_driver_that_crashes_the_sampler_does_not_touch_the_script(standins: StandIns) -> None:
