@@ -273,10 +273,10 @@ print(len(batch))
 
 @pytest.mark.torch
 @pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed")
-def test_the_line_that_costs_the_time_is_named(cpu_python: str, tmp_path: Path) -> None:
+def test_the_line_that_costs_the_time_is_named(python_cpu: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SLOW)
-    ran = bench(cpu_python, str(script), options=("--json",))
+    ran = bench(python_cpu, str(script), options=("--json",))
     assert (ran.returncode, ran.stdout) == (0, "8\n")
     document = json.loads(ran.stderr)
     found = document["figures"]["stacks"]

@@ -154,7 +154,7 @@ def start(words: Strings) -> Popen[bytes]:
         if allow:
             allow()
 
-    return Popen(words, preexec_fn=prepare if os.name == "posix" else None)  # noqa: PLW1509
+    return Popen(words, preexec_fn=prepare if leads or allow else None)  # noqa: PLW1509
 
 
 def _reading_allowed() -> Callable[[], object] | None:

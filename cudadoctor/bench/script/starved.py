@@ -472,9 +472,9 @@ def _verdict(figures: Figures, busy: Amount) -> Verdict | None:
 
     if busy is not None and busy >= BUSY:
         if gpus("hot", HOT) or gpus("capped", CAPPED):
-            return Verdict(CAP, kind="torch")
+            return Verdict(CAP)
         full = "memory nearly full" if gpus("memory", FULL_MEMORY) else "not starved"
-        return Verdict(full, kind="torch")
+        return Verdict(full)
     return (
         _crowded(figures)
         or _loading(figures)
