@@ -109,7 +109,7 @@ class Proof:
         if failed:
             print(f"not proved: {'; '.join(failed)}")
             return 1
-        print(f"proved: {'; '.join(text for _, _, text in self.claims)}")
+        print(f"proved: all {len(self.claims)} claims above hold")
         return 0
 
 
@@ -129,6 +129,7 @@ def main(
         parser.add_argument(
             option, type=int, default=least if small else default, help="%(default)s"
         )
+    parser.add_argument("--local_rank", help=argparse.SUPPRESS)  # the launcher of DeepSpeed adds it
     proof = Proof(parser.parse_args())
     torch.manual_seed(0)
     try:
@@ -249,8 +250,11 @@ def in_processes(worker: Callable[..., Any], device: str, *args: Any) -> list[An
     """Run worker(rank, world, *args) in one process per GPU, or in two on a CPU.
 
     torch.distributed is initialized there (NCCL or Gloo). Returns what each rank returned; skips
-    the recipe if there is only one GPU.
+    the recipe if there is only one GPU. Under torchrun, this process is one of the ranks: only
+    rank 0 goes on, the others exit.
     """
+    if "RANK" in os.environ:
+        return _as_rank(worker, device, args)
     world = torch.cuda.device_count() if device == "cuda" else 2
     if world < 2:
         skip("this needs at least two GPUs; to try it on a CPU, pass --device cpu")
@@ -264,6 +268,22 @@ def in_processes(worker: Callable[..., Any], device: str, *args: Any) -> list[An
             start_method="fork" if forks else "spawn",
         )
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world)]
+
+
+def _as_rank(worker: Callable[..., Any], device: str, args: Any) -> list[Any]:
+    import torch.distributed as dist
+
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    said: list[Any] = [None] * world
+    dist.all_gather_object(said, worker(rank, world, *args))
+    dist.barrier()  # no process may leave while another still needs it
+    dist.destroy_process_group()
+    if rank:
+        raise SystemExit(0)
+    return said
 
 
 def _work(
