@@ -30,12 +30,13 @@ SWITCHED_OFF: dict[str, str] = {
     "fsdp2": (
         "import torch.distributed.fsdp as fsdp; fsdp.fully_shard = lambda model, **options: model"
     ),
-    "sequence_length": "import builtins; builtins.max = lambda *args, **options: 10**6",
     "smaller_model": ("torch.nn.functional.kl_div = lambda own, *args, **options: (0 * own).sum()"),
     "tf32": "torch.set_float32_matmul_precision = lambda name: None",
     "torch_compile": "torch.compile = lambda model, **options: model",
 }
 """Recipe -> code that makes what its technique calls do nothing."""
+OWN_CODE = ("sequence_length",)
+"""Recipes whose technique calls no library: only --off switches them off."""
 
 RUNS = """
 import builtins, contextlib, json, os, runpy, sys, traceback, warnings
