@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from recipe_runs import SCRIPTS, SWITCHED_OFF, TRAIN, Ran
 
 FILE = Path(__file__).parent / "results" / "recipes.json"
-PRELUDE = """
+PRELUDE = f"""
 import contextlib, runpy, sys, torch
 script, code, *options = sys.argv[1:]
-sys.argv, sys.path[0] = [script, *options], {folder!r}
+sys.argv, sys.path[0] = [script, *options], {str(TRAIN)!r}
 exec(code, dict(torch=torch, contextlib=contextlib))
 runpy.run_path(script, run_name="__main__")
-""".format(folder=str(TRAIN))
+"""
 
 
 def timed(python: str, script: str, *options: str, before: str = "") -> dict[str, Any]:
