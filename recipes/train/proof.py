@@ -227,6 +227,39 @@ def saved_bytes(forward: Callable[[], Any], known: Iterable[torch.Tensor] = ()) 
     return sum(held.values())
 
 
+def peak_bytes(run: Callable[[], Any], device: str) -> int:
+    """The most memory that tensors held at once during this run, beyond what was there before."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - before)
+    with torch.profiler.profile(profile_memory=True) as profiled:
+        run()
+    found = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(found, key=lambda event: event.start_ns())]
+    return max(itertools.accumulate(changes), default=0)
+
+
+@contextlib.contextmanager
+def operators_seen() -> Iterator[list[str]]:
+    """Collects the names of the operators that run, such as "aten.mm", backward() included."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func).rpartition(".")[0])
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        yield seen
+
+
 @contextlib.contextmanager
 def calls_seen(owner: Any, name: str) -> Iterator[list[tuple[Any, ...]]]:
     """Collects the positional arguments of every call of owner.name, which still happens."""
