@@ -33,6 +33,7 @@ Troubleshooting:
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,12 +64,13 @@ def prove(proof: Proof) -> None:
     shape = (proof.batch, 4, proof.length, 32)
     inputs = [torch.randn(shape, device=proof.device, requires_grad=True) for _ in range(3)]
     results, gradients, kept = [], [], []
-    seen: list[str] = []
+    operators: list[str] = []
     for way in (by_hand, attend):
-        kept.append(saved_bytes(lambda way=way: way(*inputs), inputs))
+        kept.append(saved_bytes(partial(way, *inputs), inputs))
         with operators_seen() as seen:
             out = way(*inputs)
             (gradient,) = torch.autograd.grad(out.square().sum(), inputs[:1])
+        operators = seen
         results.append(out.detach())
         gradients.append(gradient)
     off = max(
@@ -77,7 +79,9 @@ def prove(proof: Proof) -> None:
     )
     limit = TOLERANCE[proof.device]
     proof.same(off <= limit, f"outputs and gradients within {off:.1e} (tolerance {limit:.0e})")
-    fused = sorted({name for name in seen if "scaled_dot_product" in name and "math" not in name})
+    fused = sorted(
+        {name for name in operators if "scaled_dot_product" in name and "math" not in name}
+    )
     proof.active(fused, f"a fused kernel ran: {', '.join(fused) or 'none'}")
     proof.purpose(
         kept[1] < kept[0] / 2,

@@ -30,6 +30,7 @@ Troubleshooting:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,6 +70,10 @@ def train(body: Any, head: Any, batches: Iterable[Batch], loss_of: Any) -> Itera
         yield loss.detach()
 
 
+def step(loss_of: Any, hidden: torch.Tensor, head: Any, targets: torch.Tensor) -> None:
+    loss_of(hidden, head, targets).backward()
+
+
 def prove(proof: Proof) -> None:
     if not hasattr(functional, "linear_cross_entropy"):
         skip(f"torch {torch.__version__} has no linear_cross_entropy; it needs torch 2.13")
@@ -89,14 +94,7 @@ def prove(proof: Proof) -> None:
     for way in (plain_loss, loss_of):
         body, head = parts(*shape)
         hidden = body(x).detach().requires_grad_()
-        peaks.append(
-            peak_bytes(
-                lambda way=way, hidden=hidden, head=head: way(
-                    hidden, head, batches[0][1]
-                ).backward(),
-                proof.device,
-            )
-        )
+        peaks.append(peak_bytes(partial(step, way, hidden, head, batches[0][1]), proof.device))
     logits = 4 * tokens * words
     proof.active(
         peaks[1] < logits,

@@ -104,7 +104,7 @@ def prove(proof: Proof) -> None:
 
     for name, call in (("plain", plainly), ("selective", chosen), ("full", fully)):
         weights = list(model.parameters())
-        kept[name] = saved_bytes(lambda call=call: forward(call), [*weights, x])
+        kept[name] = saved_bytes(partial(forward, call), [*weights, x])
         with operators_seen() as seen:
             found = torch.autograd.grad(forward(call), weights)
         gradients[name] = torch.cat([gradient.flatten() for gradient in found])

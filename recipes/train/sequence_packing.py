@@ -5,8 +5,8 @@ attention within each of them. FlexAttention compiles the mask into its kernel a
 between the sequences. Variable-length kernels do the same from a list of borders
 (torch.nn.attention.varlen in torch 2.10 and newer, or flash_attn_varlen_func).
 
-When it helps: the lengths differ a lot, as in chat data. If every sequence is padded to the longest,
-most of the computation can be padding. Try sequence_length.py first, which is simpler.
+When it helps: the lengths differ a lot, as in chat data. If every sequence is padded to the
+longest, most of the computation can be padding. Try sequence_length.py first, which is simpler.
 
 When it hurts: all sequences have about the same length. The batch size is then a number of tokens,
 and a loss that was averaged over sequences has to be weighted.
@@ -63,9 +63,11 @@ HEADS, WIDTH = 2, 32
 def padded(sequences: list[torch.Tensor]) -> tuple[torch.Tensor, Any]:
     rows = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
     length = rows.shape[1]
-    return rows, create_block_mask(
-        lambda b, h, query, key: query >= key, None, None, length, length, device=rows.device
-    )
+
+    def causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return query >= key
+
+    return rows, create_block_mask(causal, None, None, length, length, device=rows.device)
 
 
 class Attention(torch.nn.Module):  # type: ignore[misc, unused-ignore]

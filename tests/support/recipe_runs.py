@@ -21,21 +21,46 @@ class Plain(data.DataLoader):
         super().__init__(*args, **options)
 data.DataLoader = Plain
 """
+ATTENTION_BY_HAND = """
+import math
+def by_hand(q, k, v, is_causal=False, **options):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return (scores.masked_fill(later, -math.inf) if is_causal else scores).softmax(-1) @ v
+torch.nn.functional.scaled_dot_product_attention = by_hand
+"""
+CAUSAL_ONLY = """
+import torch.nn.attention.flex_attention as flex
+made = flex.create_block_mask
+flex.create_block_mask = lambda mask, *args, **options: made(
+    lambda b, h, query, key: query >= key, *args, **options
+)
+"""
 SWITCHED_OFF: dict[str, str] = {
     "amp_bf16": "torch.autocast = lambda *args, **options: contextlib.nullcontext()",
     "amp_fp16": "torch.autocast = lambda *args, **options: contextlib.nullcontext()",
+    "attention": ATTENTION_BY_HAND,
     "dataloader": OTHER_LOADER,
     "ddp": "torch.nn.parallel.DistributedDataParallel = lambda model, *args, **options: model",
     "freezing": "torch.nn.Module.requires_grad_ = torch.nn.Module.eval = lambda self, *args: self",
     "fsdp2": (
         "import torch.distributed.fsdp as fsdp; fsdp.fully_shard = lambda model, **options: model"
     ),
+    "linear_cross_entropy": (
+        "f = torch.nn.functional; f.linear_cross_entropy = "
+        "lambda x, w, y, **options: f.cross_entropy(x @ w.T, y)"
+    ),
+    "regional_compile": "torch.nn.Module.compile = lambda self, **options: None",
+    "selective_checkpointing": (
+        "import torch.utils.checkpoint as c; c.checkpoint = lambda block, x, **options: block(x)"
+    ),
+    "sequence_packing": CAUSAL_ONLY,
     "smaller_model": ("torch.nn.functional.kl_div = lambda own, *args, **options: (0 * own).sum()"),
     "tf32": "torch.set_float32_matmul_precision = lambda name: None",
     "torch_compile": "torch.compile = lambda model, **options: model",
 }
 """Recipe -> code that makes what its technique calls do nothing."""
-OWN_CODE = ("sequence_length",)
+OWN_CODE = ("sequence_length", "synchronizations")
 """Recipes whose technique calls no library: only --off switches them off."""
 
 RUNS = """
