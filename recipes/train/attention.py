@@ -37,7 +37,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from proof import Proof, main, operators_seen, saved_bytes
+from proof import Proof, main, operations_seen, saved_bytes
 from torch.nn import functional
 
 # --- Copy from here ------------------------------------------------------------------------------
@@ -67,10 +67,10 @@ def prove(proof: Proof) -> None:
     operators: list[str] = []
     for way in (by_hand, attend):
         kept.append(saved_bytes(partial(way, *inputs), inputs))
-        with operators_seen() as seen:
+        with operations_seen() as seen:
             out = way(*inputs)
             (gradient,) = torch.autograd.grad(out.square().sum(), inputs[:1])
-        operators = seen
+        operators = seen.names
         results.append(out.detach())
         gradients.append(gradient)
     off = max(

@@ -244,22 +244,62 @@ def peak_bytes(run: Callable[[], Any], device: str) -> int:
     return max(itertools.accumulate(changes), default=0)
 
 
+class operations_seen(TorchDispatchMode):  # type: ignore[misc, unused-ignore]  # noqa: N801
+    """Collects the names of the operations that torch runs, such as "aten::addmm".
+
+    What a CUDA graph or a fused kernel does by itself is not in it: that is the point of both.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.names.append(operation._schema.name)
+        return operation(*args, **(kwargs or {}))
+
+
 @contextlib.contextmanager
-def operators_seen() -> Iterator[list[str]]:
-    """Collects the names of the operators that run, such as "aten.mm", backward() included."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    seen: list[str] = []
-
-    class Watch(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(str(func).rpartition(".")[0])
-            return func(*args, **(kwargs or {}))
-
-    with Watch():
+def updates_seen(look: Callable[[Any], T]) -> Iterator[list[T]]:
+    """Collects look(optimizer), called just before every update of any optimizer."""
+    seen: list[T] = []
+    hook = register_optimizer_step_pre_hook(
+        lambda optimizer, _args, _options: seen.append(look(optimizer))
+    )
+    try:
         yield seen
+    finally:
+        hook.remove()
+
+
+def peak_saved_bytes(run: Callable[[], Any], known: Iterable[torch.Tensor] = ()) -> int:
+    """The most bytes that autograd keeps for backward() at one time, without the `known` ones."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in known}
+    users: dict[int, int] = {}  # of each storage
+    now = peak = 0
+
+    class Saved:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            nonlocal now, peak
+            self.tensor = tensor
+            self.storage = tensor.untyped_storage()
+            self.address = self.storage.data_ptr()
+            users[self.address] = users.get(self.address, 0) + 1
+            if users[self.address] == 1 and self.address not in own:
+                now += self.storage.nbytes()
+                peak = max(peak, now)
+
+        def __del__(self) -> None:  # backward() has used it
+            nonlocal now
+            users[self.address] -= 1
+            if users[self.address] == 0 and self.address not in own:
+                now -= self.storage.nbytes()
+
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
+        run()
+    return peak
 
 
 @contextlib.contextmanager
@@ -338,64 +378,3 @@ def _work(
     dist.barrier()  # no process may leave while another still needs it
     dist.destroy_process_group()
     (Path(folder) / str(rank)).write_bytes(pickle.dumps(said))
-
-
-# --- what was seen, continued --------------------------------------------------------------------
-
-
-class operations_seen(TorchDispatchMode):  # type: ignore[misc, unused-ignore]  # noqa: N801
-    """Collects the names of the operations that torch runs, such as "aten::addmm".
-
-    What a CUDA graph or a fused kernel does by itself is not in it: that is the point of both.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.names.append(operation._schema.name)
-        return operation(*args, **(kwargs or {}))
-
-
-@contextlib.contextmanager
-def updates_seen(look: Callable[[Any], T]) -> Iterator[list[T]]:
-    """Collects look(optimizer), called just before every update of any optimizer."""
-    seen: list[T] = []
-    hook = register_optimizer_step_pre_hook(
-        lambda optimizer, _args, _options: seen.append(look(optimizer))
-    )
-    try:
-        yield seen
-    finally:
-        hook.remove()
-
-
-def peak_saved_bytes(run: Callable[[], Any], known: Iterable[torch.Tensor] = ()) -> int:
-    """The most bytes that autograd keeps for backward() at one time, without the `known` ones."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in known}
-    users: dict[int, int] = {}  # of each storage
-    now = peak = 0
-
-    class Saved:
-        def __init__(self, tensor: torch.Tensor) -> None:
-            nonlocal now, peak
-            self.tensor = tensor
-            self.storage = tensor.untyped_storage()
-            self.address = self.storage.data_ptr()
-            users[self.address] = users.get(self.address, 0) + 1
-            if users[self.address] == 1 and self.address not in own:
-                now += self.storage.nbytes()
-                peak = max(peak, now)
-
-        def __del__(self) -> None:  # backward() has used it
-            nonlocal now
-            users[self.address] -= 1
-            if users[self.address] == 0 and self.address not in own:
-                now -= self.storage.nbytes()
-
-    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
-        run()
-    return peak

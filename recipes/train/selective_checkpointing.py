@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from proof import Proof, main, operators_seen, saved_bytes, skip
+from proof import Proof, main, operations_seen, saved_bytes, skip
 from torch.utils.checkpoint import checkpoint
 
 try:
@@ -61,7 +61,7 @@ def selectively(block: torch.nn.Module, x: torch.Tensor) -> Any:
 
 
 # --- Copy to here. The rest is the proof. --------------------------------------------------------
-PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm")
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 TOLERANCE = 1e-6  # relative to the largest gradient: the same operations on the same numbers
 
 
@@ -105,11 +105,11 @@ def prove(proof: Proof) -> None:
     for name, call in (("plain", plainly), ("selective", chosen), ("full", fully)):
         weights = list(model.parameters())
         kept[name] = saved_bytes(partial(forward, call), [*weights, x])
-        with operators_seen() as seen:
+        with operations_seen() as seen:
             found = torch.autograd.grad(forward(call), weights)
         gradients[name] = torch.cat([gradient.flatten() for gradient in found])
-        products[name] = sum(operator in PRODUCTS for operator in seen)
-        others[name] = seen.count("aten.gelu")
+        products[name] = sum(operator in PRODUCTS for operator in seen.names)
+        others[name] = seen.names.count("aten::gelu")
     off = float((gradients["selective"] - gradients["plain"]).abs().max())
     off /= float(gradients["plain"].abs().max())
     proof.same(off <= TOLERANCE, f"gradients within {off:.1e} (tolerance {TOLERANCE:.0e})")

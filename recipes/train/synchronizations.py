@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from proof import Batch, Proof, labeled, main, operators_seen, perceptron
+from proof import Batch, Proof, labeled, main, operations_seen, perceptron
 
 # --- Copy from here ------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ def train_without_waiting(model: Any, batches: Iterable[Batch], every: int) -> I
 
 # --- Copy to here. The rest is the proof. --------------------------------------------------------
 TOLERANCE = 1e-5  # relative to the first loss: the same numbers, summed in fp32
-READ = "aten._local_scalar_dense"  # what item(), float() and `if tensor` call
+READ = "aten::_local_scalar_dense"  # what item(), float() and `if tensor` call
 
 
 def train_waiting(model: Any, batches: Iterable[Batch], every: int) -> Iterator[float]:
@@ -75,10 +75,10 @@ def prove(proof: Proof) -> None:
     batches, every = labeled(proof.steps, proof.width, proof.device), 10
     runs, waits = [], []
     for name, way in (("a wait in every step", train_waiting), ("few waits", train)):
-        with operators_seen() as seen:
+        with operations_seen() as seen:
             model = perceptron(proof.width, proof.device)
             runs.append(proof.train(name, way(model, batches, every)))
-        waits.append(seen.count(READ))
+        waits.append(seen.names.count(READ))
     off = max(abs(a - b) for a, b in zip(*runs, strict=True)) / runs[0][0]
     proof.same(off <= TOLERANCE, f"logged losses within {off:.1e} (tolerance {TOLERANCE:.0e})")
     proof.active(
