@@ -11,7 +11,7 @@ from types import ModuleType
 
 import msgspec
 import pytest
-from train_fixtures import TRAIN
+from recipe_runs import TRAIN
 
 from cudadoctor.bench import results, techniques
 from cudadoctor.bench.results import BenchResult, Bottleneck, Gain, Measured, WorkloadResult, config
