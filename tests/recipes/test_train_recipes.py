@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
-from recipe_runs import OWN_CODE, SCRIPTS, SWITCHED_OFF, TRAIN, Asked, Ran, every_run, ran_all
+from recipe_runs import (
+    FOR_GPUS,
+    LIMIT_S,
+    OWN_CODE,
+    QUIET,
+    SCRIPTS,
+    SWITCHED_OFF,
+    TRAIN,
+    Asked,
+    Ran,
+    every_run,
+    ran_all,
+)
 
 SMALL = ("--small",)
+STAND_IN = Path(__file__).with_name("cuda_stand_in.py")
 SECTIONS = (
     "What it does:",
     "When it helps:",
@@ -53,7 +69,7 @@ def test_a_technique_whose_calls_do_nothing_is_noticed(
 
 def test_every_recipe_has_a_way_to_switch_its_calls_off() -> None:
     needed = {script for script in SCRIPTS if not script.startswith("with_")}
-    assert needed == SWITCHED_OFF.keys() | set(OWN_CODE)
+    assert needed == {*SWITCHED_OFF, *OWN_CODE, *FOR_GPUS}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -69,3 +85,19 @@ def test_a_recipe_is_built_like_the_others(script: str) -> None:
     assert not re.search(r"^(def|class) ", before, re.M), "the technique comes first"
     assert "proof." not in technique, "the technique needs nothing of proof.py"
     assert re.search(r"\n    main\(__doc__, prove\b.*\)\n$", text, re.S)
+
+
+@pytest.mark.parametrize("script", FOR_GPUS)
+@pytest.mark.parametrize(("options", "verdict"), [((), "proved"), (("--off",), "not proved")])
+def test_a_recipe_for_gpus_is_proved_with_a_stand_in(
+    python_cpu: str, script: str, options: tuple[str, ...], verdict: str
+) -> None:
+    child = subprocess.run(
+        [python_cpu, "-B", str(STAND_IN), script, *options],
+        env={**os.environ, **QUIET},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert child.stdout.splitlines()[-1].partition(":")[0] == verdict, child.stdout + child.stderr

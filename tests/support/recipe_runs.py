@@ -37,6 +37,30 @@ flex.create_block_mask = lambda mask, *args, **options: made(
 )
 """
 SWITCHED_OFF: dict[str, str] = {
+    "notebook_images": "torch.optim.Optimizer.load_state_dict = lambda *a, **k: None",
+    "largest_batch": "import copy; copy.deepcopy = lambda x, *a: x",
+    "profiling": "torch.profiler.profile = lambda **k: contextlib.nullcontext()",
+    "one_cycle": (
+        "import types; "
+        "torch.optim.lr_scheduler.OneCycleLR = "
+        "lambda *a, **k: types.SimpleNamespace(step=lambda: None)"
+    ),
+    "gradient_clipping": "torch.nn.utils.clip_grad_norm_ = lambda *a, **k: None",
+    "gradient_accumulation": "torch.Tensor.split = lambda self, size, dim=0: (self,)",
+    "fused_optimizers": (
+        "init = torch.optim.AdamW.__init__; "
+        "torch.optim.AdamW.__init__ = lambda self, *a, **k: init(self, *a, **{**k, 'fused': False})"
+    ),
+    "early_stopping": "torch.nn.Module.load_state_dict = lambda *a, **k: None",
+    "channels_last": (
+        "to = torch.nn.Module.to; "
+        "torch.nn.Module.to = "
+        "lambda self, *a, memory_format=None, **k: to(self, *a, **k) if a or k else self"
+    ),
+    "cached_data": "torch.Tensor.share_memory_ = lambda self: self",
+    "activation_checkpointing": (
+        "import torch.utils.checkpoint as c; c.checkpoint = lambda f, *a, **k: f(*a)"
+    ),
     "amp_bf16": "torch.autocast = lambda *args, **options: contextlib.nullcontext()",
     "amp_fp16": "torch.autocast = lambda *args, **options: contextlib.nullcontext()",
     "attention": ATTENTION_BY_HAND,
@@ -62,6 +86,8 @@ SWITCHED_OFF: dict[str, str] = {
 """Recipe -> code that makes what its technique calls do nothing."""
 OWN_CODE = ("sequence_length", "synchronizations")
 """Recipes whose technique calls no library: only --off switches them off."""
+FOR_GPUS = ("cuda_graphs", "prefetch")
+"""Recipes that are skipped on a CPU; tests/recipes/cuda_stand_in.py stands in for their GPU."""
 
 RUNS = """
 import builtins, contextlib, json, os, runpy, sys, traceback, warnings
