@@ -1,4 +1,4 @@
-"""`cuda_stand_in.py cuda_graphs|prefetch [--off]`: proves a recipe for GPUs with a stand-in on a CPU.
+"""`cuda_stand_in.py cuda_graphs|prefetch [--off]`: proves a recipe for GPUs on a CPU.
 
 cuda_graphs: a recorder notes every operation of a step with its tensors, and a replay does the same
 operations on the same tensors, as a CUDA graph does: whoever passes a new tensor instead of filling
@@ -185,7 +185,7 @@ def main(name: str, *options: str) -> int:
     sys.path.insert(0, str(TRAIN))
     (stand_in_for_graphs if name == "cuda_graphs" else stand_in_for_copies)()
     recipe = importlib.import_module(name)
-    recipe.skip = lambda reason: None  # type: ignore[attr-defined]
+    recipe.skip = lambda _reason: None  # type: ignore[attr-defined]
     asked = argparse.Namespace(device="cpu", off="--off" in options, small=True, **SIZES[name])
     proof = importlib.import_module("proof").Proof(asked)
     recipe.prove(proof)
