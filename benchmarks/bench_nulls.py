@@ -1,6 +1,6 @@
 """How often a whole bench makes a false claim, and how often it sees a true gain, by simulation.
 
-    python benchmarks/bench_nulls.py [--benches 400] [--output FILE]
+    python benchmarks/bench_nulls.py [--benches 400] [--processes 2]
 
 The decisions are the bench's own (`Search` and `judging`, all workloads, the default time); only
 the clock is made up: each process is faster or slower for good by a draw of its own, each round by
@@ -243,9 +243,10 @@ def rows(benches: int, pool: Any) -> Iterator[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--benches", type=int, default=400)
+    parser.add_argument("--processes", type=int, default=None)
     asked = parser.parse_args()
     found = []
-    with Pool() as pool:
+    with Pool(asked.processes) as pool:
         for row in rows(asked.benches, pool):
             found.append(row)
             print(row, file=sys.stderr, flush=True)
