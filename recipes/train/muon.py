@@ -102,8 +102,9 @@ def prove(proof: Proof) -> None:
     finals, even, kept = [], [], []
     for name, make in (("AdamW", only_adamw), ("Muon and AdamW", build)):
         model, moved = network(proof.width, proof.device), list[torch.Tensor]()
-        optimizers = make(model, model[-1], 1e-3)
-        finals.append(proof.train(name, train(model, optimizers, batches, moved))[-1])
+        optimizers = make(model, model[-1], 5e-3)
+        first, *_, last = proof.train(name, train(model, optimizers, batches, moved))
+        finals.append(last)
         even.append(min(evenness(update) for update in moved))
         state = [v for o in optimizers for s in o.state.values() for v in s.values()]
         kept.append(sum(v.numel() * v.element_size() for v in state if torch.is_tensor(v)))
@@ -118,10 +119,10 @@ def prove(proof: Proof) -> None:
         f"the state takes {kept[1] / weights:.1f} bytes per weight instead of"
         f" {kept[0] / weights:.1f}",
     )
-    proof.purpose(
-        finals[1] < finals[0],
-        f"at the same learning rate, the loss after {proof.steps} steps is {finals[1]:.3f}, with"
-        f" AdamW {finals[0]:.3f}",
+    proof.same(
+        finals[1] < 0.8 * first,
+        f"it learns: the loss falls from {first:.3f} to {finals[1]:.3f}, with AdamW at the same"
+        f" learning rate to {finals[0]:.3f} (optimizers_compared.py tunes both)",
     )
 
 
