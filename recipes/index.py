@@ -24,53 +24,70 @@ from cudadoctor.render.markdown import escaped
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 GROUPS = {
-    "Precision": ("amp_bf16", "amp_fp16", "tf32"),
+    "Precision": ("amp_bf16", "amp_fp16", "tf32", "fp8"),
     "Less overhead per operation": (
         "torch_compile",
+        "regional_compile",
         "cuda_graphs",
         "channels_last",
         "fused_optimizers",
+        "synchronizations",
+        "inplace_and_init",
     ),
-    "Data": ("dataloader", "prefetch", "cached_data", "sequence_length"),
-    "Memory": ("largest_batch", "gradient_accumulation", "activation_checkpointing"),
-    "Less computation": ("freezing", "smaller_model", "early_stopping", "one_cycle"),
-    "Stability and profiling": ("gradient_clipping", "profiling"),
-    "Several GPUs and other libraries": (
-        "ddp",
-        "fsdp2",
+    "Attention and long sequences": ("attention", "sequence_length", "sequence_packing"),
+    "Data": ("dataloader", "prefetch", "cached_data", "streaming_data", "augmentation"),
+    "Memory": (
+        "largest_batch",
+        "gradient_accumulation",
+        "activation_checkpointing",
+        "selective_checkpointing",
+        "linear_cross_entropy",
+        "low_bit_optimizers",
+        "memory_snapshot",
+    ),
+    "Less computation": (
+        "freezing",
+        "transformer_freezing",
+        "smaller_model",
+        "pruning",
+        "early_stopping",
+    ),
+    "Optimizers, schedules and losses": (
+        "one_cycle",
+        "lr_range_test",
+        "optimizers_compared",
+        "muon",
+        "losses",
+        "gradient_clipping",
+    ),
+    "Watching a training": ("profiling", "monitoring", "time_left", "gpu_against_cpu"),
+    "Several GPUs": ("ddp", "ddp_options", "fsdp2", "distributed_checkpoint"),
+    "Other libraries": (
         "with_accelerate",
         "with_pytorch_accelerated",
         "with_deepspeed",
+        "deepspeed_by_accelerate",
+        "with_transformers",
+        "with_timm",
+        "with_torchmetrics",
     ),
     "Notebooks and cloud images": ("notebook_images",),
 }
-NOT_TRIED = {
-    "freezing": "trains fewer weights",
-    "smaller_model": "a different model",
-    "early_stopping": "fewer epochs",
-    "one_cycle": "a different schedule",
-    "gradient_clipping": "for stability, not speed",
-    "profiling": "shows where time is spent",
-    "ddp": "needs several processes",
-    "fsdp2": "needs several processes",
-    "with_accelerate": "uses another library",
-    "with_pytorch_accelerated": "uses another library",
-    "with_deepspeed": "uses another library",
-    "notebook_images": "not a training technique",
-}
-"""Scripts whose technique the benchmark does not measure, and why."""
 CLASSES = ("CPU", "old GPU", "T4/Turing", "Ampere", "Hopper", "Blackwell")
 """Columns. Volta counts as an old GPU, Ada as Ampere, and anything after Blackwell as Blackwell."""
 TOP = """# Recipes
 
 Scripts and files that you can copy into your own project:
 
-- [train/](train) contains one script for each technique that speeds up training or saves memory.
-  The scripts need Python 3.10 or newer and torch 2.4 or newer. Each script trains with and without
-  its technique, on a CPU or a GPU, and compares the results. If the results are as expected, the
-  script prints `proved: ` and the figures; otherwise, it prints `not proved: ` and the figures, and
-  exits with code 1. If a requirement is missing, such as a second GPU or a library, the script
-  prints `skipped: ` and the reason, and exits with code 0. `--help` lists the options.
+- [train/](train) contains one script for each technique. The lines to copy come first, between two
+  marks. Below them, the script trains with and without the technique, on a CPU or a GPU, and checks
+  that the result is the same, that the technique was at work, and that it does what it is for. Then
+  it prints `proved`, or `not proved` and what failed (exit code 1). If a requirement is missing,
+  such as a second GPU or a library, it prints `skipped: ` and the reason. `--off` runs the same
+  checks without the technique and must print `not proved`; `--small` is a quick run. The scripts
+  need Python 3.10, torch 2.4 and [train/proof.py](train/proof.py) next to them.
+- [colab.ipynb](colab.ipynb) is a notebook that checks the machine and trains in mixed precision on
+  a T4, made from the same scripts.
 - [install/](install) contains ready-made torch environments for pip, conda, uv, pixi and Docker:
 {variants}.
 - [cluster/](cluster) contains job files for Slurm, Open MPI and Kubernetes that check the hosts of
@@ -92,6 +109,19 @@ that more measurements would be needed. The "old GPU" column covers GPUs older t
 are counted as Ampere.
 """
 NONE = """There are no results yet. Earlier ones compared single processes, so they are not shown.
+"""
+POINTERS = """## Models that do not fit on one GPU with FSDP2
+
+These need several GPUs and a library that is made for them, so there is no script here:
+
+- Tensor parallelism splits the matrices of each layer:
+  [torch.distributed.tensor.parallel](https://pytorch.org/docs/stable/distributed.tensor.parallel.html).
+  Keep it inside one machine, because it communicates in every layer.
+- Pipeline parallelism gives each GPU some of the layers:
+  [torch.distributed.pipelining](https://pytorch.org/docs/stable/distributed.pipelining.html).
+- Context parallelism splits long sequences:
+  [torch.distributed.tensor.experimental.context_parallel](https://pytorch.org/tutorials/prototype/context_parallel.html).
+- [torchtitan](https://github.com/pytorch/torchtitan) combines all three with FSDP2.
 """
 LAST = """This page is generated by `python recipes/index.py`. Do not edit it.
 """
@@ -127,7 +157,7 @@ def readme(recipes: Path, measured: Sequence[tuple[str, BenchResult]]) -> str:
     for title, scripts in GROUPS.items():
         parts.append(f"## {title}\n")
         parts += [section(recipes / "train" / f"{script}.py") for script in scripts]
-    return "\n".join([part for part in parts if part] + [LAST])
+    return "\n".join([part for part in parts if part] + [POINTERS, LAST])
 
 
 def class_of(result: BenchResult) -> str:
@@ -160,8 +190,8 @@ def table(measured: Sequence[tuple[str, BenchResult]]) -> str:
                 lines.append(row([f"{title}: {name}", *cells]))
             else:
                 left.append(f"{title}: {name}" if script else name)
-        if script in NOT_TRIED:
-            outside.append(f"{title} ({NOT_TRIED[script]})")
+        if script and file not in {technique.recipe for technique in techniques.TECHNIQUES}:
+            outside.append(title)
     combined = [best(measured, column) for column in columns]
     if any(combined):
         lines.append(row(["best combination", *combined]))
