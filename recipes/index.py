@@ -24,55 +24,70 @@ from cudadoctor.render.markdown import escaped
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 GROUPS = {
-    "Precision": ("amp_bf16", "amp_fp16", "tf32"),
+    "Precision": ("amp_bf16", "amp_fp16", "tf32", "fp8"),
     "Less overhead per operation": (
         "torch_compile",
+        "regional_compile",
         "cuda_graphs",
         "channels_last",
         "fused_optimizers",
+        "synchronizations",
+        "inplace_and_init",
     ),
-    "Data": ("dataloader", "prefetch", "cached_data", "sequence_length"),
-    "Memory": ("largest_batch", "gradient_accumulation", "activation_checkpointing"),
-    "Less computation": ("freezing", "smaller_model", "early_stopping", "one_cycle"),
-    "Stability and profiling": ("gradient_clipping", "profiling"),
-    "Several GPUs and other libraries": (
-        "ddp",
-        "fsdp2",
+    "Attention and long sequences": ("attention", "sequence_length", "sequence_packing"),
+    "Data": ("dataloader", "prefetch", "cached_data", "streaming_data", "augmentation"),
+    "Memory": (
+        "largest_batch",
+        "gradient_accumulation",
+        "activation_checkpointing",
+        "selective_checkpointing",
+        "linear_cross_entropy",
+        "low_bit_optimizers",
+        "memory_snapshot",
+    ),
+    "Less computation": (
+        "freezing",
+        "transformer_freezing",
+        "smaller_model",
+        "pruning",
+        "early_stopping",
+    ),
+    "Optimizers, schedules and losses": (
+        "one_cycle",
+        "lr_range_test",
+        "optimizers_compared",
+        "muon",
+        "losses",
+        "gradient_clipping",
+    ),
+    "Watching a training": ("profiling", "monitoring", "time_left", "gpu_against_cpu"),
+    "Several GPUs": ("ddp", "ddp_options", "fsdp2", "distributed_checkpoint"),
+    "Other libraries": (
         "with_accelerate",
         "with_pytorch_accelerated",
         "with_deepspeed",
+        "deepspeed_by_accelerate",
+        "with_transformers",
+        "with_timm",
+        "with_torchmetrics",
     ),
     "Notebooks and cloud images": ("notebook_images",),
 }
-NOT_TRIED = {
-    "freezing": "trains fewer weights",
-    "smaller_model": "a different model",
-    "early_stopping": "fewer epochs",
-    "one_cycle": "a different schedule",
-    "gradient_clipping": "for stability, not speed",
-    "profiling": "shows where time is spent",
-    "ddp": "needs several processes",
-    "fsdp2": "needs several processes",
-    "with_accelerate": "uses another library",
-    "with_pytorch_accelerated": "uses another library",
-    "with_deepspeed": "uses another library",
-    "notebook_images": "not a training technique",
-}
-"""Scripts whose technique the benchmark does not measure, and why."""
 CLASSES = ("CPU", "old GPU", "T4/Turing", "Ampere", "Hopper", "Blackwell")
 """Columns. Volta counts as an old GPU, Ada as Ampere, and anything after Blackwell as Blackwell."""
-UNKNOWN = "not measured"
-OUTSIDE = "not benchmarked"
 TOP = """# Recipes
 
 Scripts and files that you can copy into your own project:
 
-- [train/](train) contains one script for each technique that speeds up training or saves memory.
-  The scripts need Python 3.10 or newer and torch 2.4 or newer. Each script trains with and without
-  its technique, on a CPU or a GPU, and compares the results. If the results are as expected, the
-  script prints `proved: ` and the figures; otherwise, it prints `not proved: ` and the figures, and
-  exits with code 1. If a requirement is missing, such as a second GPU or a library, the script
-  prints `skipped: ` and the reason, and exits with code 0. `--help` lists the options.
+- [train/](train) contains one script for each technique. The lines to copy come first, between two
+  marks. Below them, the script trains with and without the technique, on a CPU or a GPU, and checks
+  that the result is the same, that the technique was at work, and that it does what it is for. Then
+  it prints `proved`, or `not proved` and what failed (exit code 1). If a requirement is missing,
+  such as a second GPU or a library, it prints `skipped: ` and the reason. `--off` runs the same
+  checks without the technique and must print `not proved`; `--small` is a quick run. The scripts
+  need Python 3.10, torch 2.4 and [train/proof.py](train/proof.py) next to them.
+- [colab.ipynb](colab.ipynb) is a notebook that checks the machine and trains in mixed precision on
+  a T4, made from the same scripts.
 - [install/](install) contains ready-made torch environments for pip, conda, uv, pixi and Docker:
 {variants}.
 - [cluster/](cluster) contains job files for Slurm, Open MPI and Kubernetes that check the hosts of
@@ -82,15 +97,31 @@ Scripts and files that you can copy into your own project:
 
 ## Measured gains
 
-To benchmark the techniques on your own machine, run `cudadoctor bench`. The table below shows
-results from the machines listed under it. Each result is the number of samples per second with the
-technique, relative to training the same workload without the technique (1.50x means 50% more
-samples per second). The uncertainty range is in parentheses. If the technique changed the memory
+To benchmark the techniques on your own machine, run `cudadoctor bench`. Each result below is the
+number of samples per second with the technique, relative to training the same workload without the
+technique (1.50x means 50% more samples per second). It is the mean over at least three pairs of
+fresh processes. The range in parentheses is wide enough for all results of a benchmark together:
+in 95% of all benchmarks, every range contains the true value. If the technique changed the memory
 use, the table also shows the memory use relative to training without the technique.
 
-In the table, "no difference" means that the difference is smaller than the measurement noise. The
-"old GPU" column covers GPUs older than Turing; Ada GPUs are counted as Ampere. If a technique is
-"not benchmarked", the reason is shown next to its name.
+"Equal within 3%" means that the speed with the technique differs by less than 3%, and "not decided"
+that more measurements would be needed. The "old GPU" column covers GPUs older than Turing; Ada GPUs
+are counted as Ampere.
+"""
+NONE = """There are no results yet. Earlier ones compared single processes, so they are not shown.
+"""
+POINTERS = """## Models that do not fit on one GPU with FSDP2
+
+These need several GPUs and a library that is made for them, so there is no script here:
+
+- Tensor parallelism splits the matrices of each layer:
+  [torch.distributed.tensor.parallel](https://pytorch.org/docs/stable/distributed.tensor.parallel.html).
+  Keep it inside one machine, because it communicates in every layer.
+- Pipeline parallelism gives each GPU some of the layers:
+  [torch.distributed.pipelining](https://pytorch.org/docs/stable/distributed.pipelining.html).
+- Context parallelism splits long sequences:
+  [torch.distributed.tensor.experimental.context_parallel](https://pytorch.org/tutorials/prototype/context_parallel.html).
+- [torchtitan](https://github.com/pytorch/torchtitan) combines all three with FSDP2.
 """
 LAST = """This page is generated by `python recipes/index.py`. Do not edit it.
 """
@@ -126,7 +157,7 @@ def readme(recipes: Path, measured: Sequence[tuple[str, BenchResult]]) -> str:
     for title, scripts in GROUPS.items():
         parts.append(f"## {title}\n")
         parts += [section(recipes / "train" / f"{script}.py") for script in scripts]
-    return "\n".join([part for part in parts if part] + [LAST])
+    return "\n".join([part for part in parts if part] + [POINTERS, LAST])
 
 
 def class_of(result: BenchResult) -> str:
@@ -142,20 +173,39 @@ def class_of(result: BenchResult) -> str:
 
 
 def table(measured: Sequence[tuple[str, BenchResult]]) -> str:
-    """One row per benchmarked technique, per other script, and for the best combination."""
-    lines = [row(["technique", *CLASSES]), row(["---"] * (len(CLASSES) + 1))]
+    """What was measured, a row for each technique and a column for each class of hardware.
+
+    What was not measured is a list below it.
+    """
+    columns = [column for column in CLASSES if any(workloads(measured, column))]
+    lines, left, outside = [], [], []
     for script in (*(script for scripts in GROUPS.values() for script in scripts), ""):
         file = f"{script}.py" if script else ""
         title = f"[{script}](train/{file})" if script else "no script"
         for name in [
             technique.name for technique in techniques.TECHNIQUES if technique.recipe == file
         ]:
-            cells = [cell(measured, column, name) for column in CLASSES]
-            lines.append(row([f"{title}: {name}", *cells]))
-        if script in NOT_TRIED:
-            lines.append(row([f"{title} ({NOT_TRIED[script]})", *[OUTSIDE] * len(CLASSES)]))
-    lines.append(row(["best combination", *(best(measured, column) for column in CLASSES)]))
-    return "\n".join(lines) + "\n"
+            cells = [cell(measured, column, name) for column in columns]
+            if any(cells):
+                lines.append(row([f"{title}: {name}", *cells]))
+            else:
+                left.append(f"{title}: {name}" if script else name)
+        if script and file not in {technique.recipe for technique in techniques.TECHNIQUES}:
+            outside.append(title)
+    combined = [best(measured, column) for column in columns]
+    if any(combined):
+        lines.append(row(["best combination", *combined]))
+    head = [row(["technique", *columns]), row(["---"] * (len(columns) + 1))]
+    parts = ["\n".join([*head, *lines]) + "\n"] if lines else []
+    if left:
+        parts.append(_listed("The benchmark covers these techniques, but has no result yet", left))
+    if outside:
+        parts.append(_listed("The benchmark does not cover these recipes", outside))
+    return "\n".join(parts)
+
+
+def _listed(title: str, items: Sequence[str]) -> str:
+    return "\n".join([f"{title}:\n", *(f"- {item}" for item in items)]) + "\n"
 
 
 def row(cells: Sequence[str]) -> str:
@@ -168,51 +218,57 @@ def cell(measured: Sequence[tuple[str, BenchResult]], column: str, name: str) ->
     for number, workload in workloads(measured, column):
         gains = [gain for gain in workload.alone if gain.technique == name]
         lines += [f"{workload.name} {said(gain)} [{number}]" for gain in gains if tried(gain)]
-    return "<br>".join(lines) or UNKNOWN
+    return "<br>".join(lines)
 
 
 def best(measured: Sequence[tuple[str, BenchResult]], column: str) -> str:
     lines = [
-        f"{workload.name} {said(workload.best_gain)} [{number}]:"
-        f" {' + '.join(workload.best) or workload.best_gain.technique + ', measured again'}"
+        f"{workload.name} {said(workload.best_gain)} [{number}]: {' + '.join(workload.best)}"
         for number, workload in workloads(measured, column)
-        if workload.best_gain is not None
+        if workload.best_gain is not None and workload.best
     ]
-    return "<br>".join(lines) or UNKNOWN
+    return "<br>".join(lines)
 
 
 def workloads(
     measured: Sequence[tuple[str, BenchResult]], column: str
 ) -> Iterator[tuple[int, WorkloadResult]]:
-    """The workloads of a column's results, with the number of their source."""
+    """The workloads of a column's results, with the number of their source.
+
+    Results of an earlier method, which took rounds of one process for a proof, are not shown.
+    """
     for number, (_, result) in enumerate(measured, 1):
-        if class_of(result) == column:
+        if class_of(result) == column and result.method == "processes":
             yield from ((number, workload) for workload in result.workloads)
 
 
 def tried(gain: Gain) -> bool:
-    return gain.verdict != "not-here"
+    """Whether it has a result: with fewer than three pairs there is none yet."""
+    return gain.verdict not in ("not-here", "undecided") or gain.low is not None
 
 
 def said(gain: Gain) -> str:
-    """The verdict in a few words; a ratio only if the difference is larger than the noise."""
+    """The verdict in a few words; a ratio only if it is decided."""
     if gain.verdict in ("faster", "slower") and gain.ratio is not None:
         span = f" ({gain.low:.2f} to {gain.high:.2f})" if gain.low and gain.high else ""
         return f"{gain.ratio:.2f}x{span}{page.memory(gain)}"
     if gain.verdict == "same":
-        return f"no difference{page.memory(gain)}"
-    return {"loss-differs": "different loss"}.get(gain.verdict, gain.verdict)
+        return f"{page.equal(gain)}{page.memory(gain)}"
+    words = {"loss-differs": "different loss", "undecided": "not decided"}
+    return words.get(gain.verdict, gain.verdict)
 
 
 def sources(measured: Sequence[tuple[str, BenchResult]]) -> str:
     """The machines that were measured, numbered as in the table."""
     lines: list[str] = []
     for number, (name, result) in enumerate(measured, 1):
+        if result.method != "processes":
+            continue
         cuda = f", CUDA {result.cuda}" if result.cuda else ""
         driver = f", driver {result.driver}" if result.driver else ""
         on = escaped(f"{result.hardware}{driver}, torch {result.torch}{cuda}, {result.date[:10]}")
         lines.append(f"{number}. {on} ([{name}](../benchmarks/results/{name}))")
-    return "\n".join(lines) + "\n" if lines else "Nothing has been measured yet.\n"
+    return "\n".join(lines) + "\n" if lines else NONE
 
 
 def section(script: Path) -> str:

@@ -2,7 +2,7 @@
 
 An expectation comes from what the tables know of a GPU; it carries no number. A number stands only
 where the bench measured it on this machine, with this driver and this torch: then a technique that
-did not help is not advised, and that is said.
+did not help is not advised, and that is said. What the bench could not decide changes nothing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from packaging.version import Version
 
 from cudadoctor.bench.results import Amount, Gain
-from cudadoctor.bench.store import Kept
+from cudadoctor.bench.store import BEST, Kept
 from cudadoctor.bench.techniques import BY_NAME, NOTHING, table
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import Gpu, Machine, OptStr, Strings
@@ -29,7 +29,8 @@ ASSUMED = "expected, not measured"
 MEASURED = {
     "faster": "measured here on {date}: {ratio}x faster ({workload})",
     "slower": "measured here on {date}: slower, {ratio}x the baseline speed ({workload})",
-    "same": "measured here on {date}: no difference ({workload})",
+    "same": "measured here on {date}: equal within {within}% ({workload})",
+    "undecided": "measured here on {date}: not decided ({workload})",
     "loss-differs": "measured here on {date}: the loss differs ({workload})",
     "failed": "measured here on {date}: failed ({workload})",
 }
@@ -37,6 +38,7 @@ NOT_ADVISED = "Not recommended here: {technique}"
 NOT_ADVISED_WHY = (
     "This usually helps on machines like this one, but a measurement here showed no gain."
 )
+IN_BEST = "part of the fastest combination measured here on {date} ({workload})"
 TOGETHER = "Use {techniques} together"
 TOGETHER_WHY = "cudadoctor bench found this combination to be the fastest here."
 FOUND = "Use {techniques}"
@@ -71,6 +73,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     ratio: Amount = None
     low: Amount = None
     high: Amount = None
+    within: Amount = None
 
 
 class Advice(Struct, frozen=True, kw_only=True):
@@ -170,21 +173,33 @@ def _of_this_machine(kept: Kept, machine: Machine, cpu: OptStr) -> bool:
 
 
 def _expected(row: Row, values: dict[str, str], here: list[Kept]) -> Advice:
-    """A row's advice, or what was measured against it."""
+    """A row's advice, or what was measured against it.
+
+    It is taken back only where every figure denies it, and no best combination holds it.
+    """
     figures = _figures(row.techniques, here)
     text, why = row.text.format_map(values), row.why.format_map(values)
-    standing: Standing = "measured" if figures else "expected"
-    helps = any(figure.verdict == "faster" for figure in figures)
-    if figures and row.pays_in == "time" and not helps:
+    verdicts = {figure.verdict for figure in figures}
+    in_best = [kept for kept in here if _best(kept) and {*kept.best} & {*row.techniques}]
+    standing: Standing = "expected" if verdicts <= {"undecided"} else "measured"
+    if in_best or (row.pays_in == "time" and "faster" in verdicts):
+        standing = "measured"
+    elif row.pays_in == "time" and "undecided" in verdicts:
+        standing = "expected"
+    elif row.pays_in == "time" and figures:
         names = dict.fromkeys(figure.technique for figure in figures)
         text, why = NOT_ADVISED.format(technique=", ".join(names)), NOT_ADVISED_WHY
         standing = "not advised"
+    together = tuple(
+        IN_BEST.format(workload=kept.workload, date=kept.dates.get(BEST, kept.date))
+        for kept in in_best
+    )
     return Advice(
         id=row.id,
         text=text,
         why=why,
         recipe=f"recipes/train/{row.recipe}.py" if row.recipe else None,
-        expected=_words(figures) or (EXPECTED if row.techniques else ASSUMED,),
+        expected=(*together, *_words(figures)) or (EXPECTED if row.techniques else ASSUMED,),
         standing=standing,
         technique=row.techniques[0] if row.techniques else None,
         measured=figures,
@@ -198,15 +213,25 @@ def _figures(techniques: Iterable[str], here: list[Kept]) -> tuple[Figure, ...]:
     )
 
 
-def _figure(kept: Kept, gain: Gain) -> Figure:
-    return convert({**asdict(kept), **asdict(gain)}, Figure)
+def _figure(kept: Kept, gain: Gain, name: str = "") -> Figure:
+    date = kept.dates.get(name or gain.technique, kept.date)
+    return convert({**asdict(kept), **asdict(gain), "date": date}, Figure)
+
+
+def _best(kept: Kept) -> Gain | None:
+    """What several techniques together were proven to be worth."""
+    gain = kept.best_gain
+    return gain if len(kept.best) > 1 and gain and gain.verdict == "faster" else None
 
 
 def _words(figures: Iterable[Figure]) -> Strings:
     """Measured figures, a sentence each."""
     return tuple(
         MEASURED.get(figure.verdict, MEASURED["failed"]).format(
-            ratio=f"{figure.ratio or 0:.2f}", workload=figure.workload, date=figure.date
+            ratio=f"{figure.ratio or 0:.2f}",
+            workload=figure.workload,
+            date=figure.date,
+            within=f"{100 * (figure.within or 0):.0f}",
         )
         for figure in figures
     )
@@ -215,9 +240,8 @@ def _words(figures: Iterable[Figure]) -> Strings:
 def _measured(here: list[Kept], expected: set[str]) -> Iterator[Advice]:
     """The best combination of each workload, and what helped although no row expected it."""
     for kept in here:
-        gain = kept.best_gain
-        if len(kept.best) > 1 and gain is not None and gain.verdict == "faster":
-            proven = (_figure(kept, gain),)
+        if gain := _best(kept):
+            proven = (_figure(kept, gain, BEST),)
             yield Advice(
                 id=f"best-{kept.workload}",
                 text=TOGETHER.format(techniques=", ".join(kept.best)),

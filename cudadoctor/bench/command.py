@@ -10,10 +10,11 @@ from time import monotonic
 from typing import Any
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 from packaging.version import Version
 
 from cudadoctor import __version__, knowledge
-from cudadoctor.bench import judging, page, results, script, store, techniques
+from cudadoctor.bench import conditions, judging, page, results, script, store, techniques
 from cudadoctor.bench.heats import Heats, Track
 from cudadoctor.bench.results import BenchResult, Line, WorkloadResult
 from cudadoctor.bench.search import Search
@@ -27,12 +28,13 @@ from cudadoctor.host.signals import Interrupts, end_now
 from cudadoctor.model.machine import Gpu, Json, Machine, OptInt, OptStr, Strings
 from cudadoctor.model.versions import version_of
 from cudadoctor.probes.examine import Look, NoInterpreter, examine
+from cudadoctor.probes.nvml import module_folder
 from cudadoctor.smoke import short_bus_id, skipped
 from cudadoctor.smoke.inside.spec import choose
 
 TIERS_GPU, TIERS_CPU, TIERS_TINY = ("large", "small"), ("cpu", "tiny"), ("tiny",)
 LOOK_S, SIZE_S = 200.0, 120.0
-CLOSING_S = 1.0
+CLOSING_S, AGAIN_S = 1.0, 60.0
 """Kept back of the budget: processes need a moment to end."""
 
 
@@ -117,12 +119,14 @@ def _text(result: BenchResult, asked: Options) -> str:
 
 
 class Progress:
-    """One line that moves on a terminal; elsewhere a line for each new thing that is begun."""
+    """One line that moves on a terminal; elsewhere a line for each new thing that is begun, and one
+    now and then while it is repeated.
+    """
 
     def __init__(self, minutes: float) -> None:
         self.began = monotonic()
         self.until = self.began + 60.0 * minutes
-        self._last = ""
+        self._said: dict[str, float] = {}
 
     def say(self, text: str) -> None:
         """Show it; "" at the end."""
@@ -134,8 +138,8 @@ class Progress:
                 line = text and f"{left}  {spoken(text)}"
                 columns = os.get_terminal_size(sys.stderr.fileno()).columns
                 sys.stderr.write(f"\r\x1b[2K{line[: columns - 1]}")
-            elif what and what != self._last:
-                self._last = what
+            elif what and now - self._said.get(what, 0.0) > AGAIN_S:
+                self._said[what] = now
                 sys.stderr.write(f"[{now - self.began:4.0f} s] {spoken(what)}\n")
             sys.stderr.flush()
 
@@ -225,17 +229,47 @@ class Bench(Struct):
     progress: Progress
     look: Line = {}
     place: Place = Place(device="cpu")
+    ground: Ground = Ground(gpu=False)
     done: list[WorkloadResult] = []
+    warned: list[str] = []
 
     def measured(self) -> BenchResult:
         """The result, also of what an interruption left. Raises NotMeasured."""
         try:
+            # What others do is seen before anything of ours runs.
+            host = local.this_host()
+            quota = self.machine.limits.cpus
+            begun = conditions.before(host, None, quota)
+            likely_gpu = bool(self.machine.gpus) and self.asked.device != "cpu"
+            self._warn(conditions.warnings(begun, gpu=likely_gpu, cores=os.cpu_count() or 1))
             self.progress.say("import torch")
             self.look = self._answer("look", min(LOOK_S, self._left_s()))
             self.place = place_of(self.look, self.asked.device, self.machine.gpus)
+            self.ground = ground_of(self.look, self.place)
+            cores = self.look["cores"]
+            begun = replace(begun, quota_cores=quota if quota and quota < cores else None)
+            less = replace(begun, busy=None)
+            self._warn(conditions.warnings(less, gpu=self.ground.gpu, cores=cores))
             names = tuple(dict.fromkeys(self.asked.workloads)) or techniques.WORKLOADS
-            for place, name in enumerate(names):
-                self._workload(name, self._left_s() / (len(names) - place))
+            searches = [
+                Search(
+                    name,
+                    self.ground,
+                    0.0,
+                    only=self.asked.only,
+                    memory_bytes=self.place.total_bytes,
+                )
+                for name in names
+            ]
+            # What cannot run on a workload takes no time from those on which it can.
+            waiting = [search for search in searches if search.alone]
+            for search in waiting:
+                search.share(sum(len(each.alone) for each in waiting), len(waiting))
+            for place, search in enumerate(waiting):
+                search.slice_s = max(0.0, self._left_s() / (len(waiting) - place))
+                search.conditions = begun if not place else conditions.before(host, cores, quota)
+                self._workload(search)
+            self.done += [search.result() for search in searches if not search.alone]
         except Interrupted:
             if not self.look:
                 raise NotMeasured("interrupted") from None
@@ -258,17 +292,17 @@ class Bench(Struct):
             raise NotMeasured(str(why))
         return line
 
-    def _workload(self, name: str, slice_s: float) -> None:
+    def _warn(self, texts: list[str]) -> None:
+        """Say at once what will spoil the figures, while the user can still stop it."""
+        for text in texts:
+            self.warned.append(text)
+            self.progress.say("")
+            sys.stderr.write(f"cudadoctor: {spoken(text)}\n")
+
+    def _workload(self, search: Search) -> None:
         """Measure one workload in its share of what is left; what is known stays when it ends."""
         began, tiny = monotonic(), self.asked.scale == "tiny"
-        device, gpu = self.place.device, self.place.device != "cpu"
-        search = Search(
-            name,
-            ground_of(self.look, self.place),
-            max(0.0, slice_s),
-            only=self.asked.only,
-            memory_bytes=self.place.total_bytes,
-        )
+        device, gpu, name = self.place.device, self.ground.gpu, search.workload
         self.progress.say(f"{name}: finding a suitable model size")
         tiers = TIERS_TINY if tiny else TIERS_GPU if gpu else TIERS_CPU
         limit_s = min(SIZE_S, search.slice_s)
@@ -288,8 +322,13 @@ class Bench(Struct):
             warm_s=0.5 if tiny else 3.0,
             peaks=judging.peaks_of(self.place.name, knowledge.load(), name),
             faults=dict(fault.split(":", 1) for fault in self.asked.plant),
+            cores=self.look["cores"],
+            nvml=module_folder() or "" if gpu else "",
+            anew=not tiny,
         )
         until = began + search.slice_s
+        host = local.this_host()
+        stopped = conditions.throttled(host)
         heats = Heats(self.stable, track, search.settings, until, self.progress.say)
         try:
             search.run(heats.run, lambda: monotonic() - began)
@@ -297,20 +336,26 @@ class Bench(Struct):
             search.ended = "interrupted"
             raise
         finally:
+            if search.conditions:
+                search.conditions = conditions.after(search.conditions, stopped, host, heats.live)
             self.done.append(search.result())
-            if not self.stable.stopped:
-                heats.close()
 
     def _result(self) -> BenchResult:
         gpu = self.place.name
         release = self.machine.driver.kernel or self.machine.driver.library
         notes = [f"{done.name}: {done.ended}" for done in self.done if done.ended]
-        notes += [
-            f"{done.name}: the machine was busy, so differences below"
-            f" {100 * (done.noise - 1):.0f}% could not be measured"
-            for done in self.done
-            if done.noise and done.noise > 1.1 and done.baseline.rounds
-        ]
+        notes += self.warned
+        for done in self.done:
+            if done.conditions:
+                during = replace(done.conditions, busy=None, quota_cores=None)
+                more = conditions.warnings(during, gpu=self.ground.gpu, cores=self.look["cores"])
+                notes += [f"{done.name}: {text}" for text in more]
+            if done.noise and done.noise > 1.1 and done.baseline.rounds:
+                apart = f"{100 * (done.noise - 1):.0f}%"
+                notes.append(
+                    f"{done.name}: processes that ran the same code differed by {apart}, so small"
+                    " gains could not be measured"
+                )
         return BenchResult(
             cudadoctor=__version__,
             date=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -328,6 +373,7 @@ class Bench(Struct):
             workloads=tuple(self.done),
             complete=not self.stable.stopped and not any(done.ended for done in self.done),
             notes=(*self.place.notes, *notes),
+            method="processes",
         )
 
 

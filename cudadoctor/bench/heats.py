@@ -1,6 +1,7 @@
 """A heat: some configurations in processes of their own that take turns, round by round."""
 
 import math
+import random
 import statistics
 from collections.abc import Callable
 from time import monotonic
@@ -8,16 +9,18 @@ from time import monotonic
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from cudadoctor.bench import judging
+from cudadoctor.bench import judging, techniques
 from cudadoctor.bench.results import Bottleneck, Config, Line, Measured
 from cudadoctor.bench.search import Heat, Raced
 from cudadoctor.bench.stable import Stable
-from cudadoctor.bench.techniques import KNOWN, Value
+from cudadoctor.bench.techniques import Value
 from cudadoctor.model.machine import Json, OptStr
 
-ROUNDS, MOST_STEPS = 10, 200
+ROUNDS, MOST_STEPS = 5, 200
 LONGEST_START_S, PROFILE_S, STOP_S = 300.0, 60.0, 20.0
 ROUND_PATIENCE = 20.0
+CORES_TO_START = 2
+"""Cores that a process needs so that its start does not slow down another's."""
 ENDED_S = 3.0
 """For a process that said its last word to end: until then it holds its memory, and the next one
 looks at what is free."""
@@ -29,7 +32,9 @@ class Track(Struct, frozen=True, kw_only=True):
     """Where it runs. round_s: seconds on the clock in a round. warm_s: warming up at most.
 
     share: of the GPU's free memory that a process may take. peaks: of the device by the tables.
-    start_s: a lower limit for a start, for tests.
+    start_s: a lower limit for a start, for tests. cores: of the machine. nvml: the folder of a
+    pynvml, which tells of clocks. anew: import torch once for each heat: forks of one process have
+    its memory's layout, and so its luck.
     """
 
     device: str
@@ -40,6 +45,9 @@ class Track(Struct, frozen=True, kw_only=True):
     peaks: judging.Peaks | None = None
     start_s: float = LONGEST_START_S
     faults: dict[str, str] = {}
+    cores: int = 1
+    nvml: str = ""
+    anew: bool = False
 
 
 class Ready(Struct, frozen=True):
@@ -77,6 +85,7 @@ class Runner(Struct):
     settings: dict[str, Value]
     rounds: list[float] = []
     waits: list[float] = []
+    live: list[Line] = []
     error: OptStr = None
     ready: Ready = Ready()
     memory: Line = {}
@@ -94,6 +103,7 @@ class Runner(Struct):
             device=track.device,
             warm_s=track.warm_s,
             share=track.share,
+            nvml=track.nvml,
         )
 
     def warm(self, until: float) -> None:
@@ -107,6 +117,7 @@ class Runner(Struct):
         if line := self._next("round", self.patience_s, until, "during the rounds"):
             self.rounds.append(line["seconds"])
             self.waits.append(line["wait_s"])
+            self.live.append(line.get("live") or {})
 
     @property
     def steps(self) -> int:
@@ -121,7 +132,7 @@ class Runner(Struct):
     @property
     def patience_s(self) -> float:
         """How long a round may take: many times what its steps should."""
-        compiles = any(KNOWN[name].group == "compile" for name in self.config.techniques)
+        compiles = any(techniques.KNOWN[name].group == "compile" for name in self.config.techniques)
         steps = self.steps + 3 * self.ready.workers + 1
         return 10.0 + RECOMPILE_S * compiles + ROUND_PATIENCE * self.ready.step_s * steps
 
@@ -170,8 +181,8 @@ class Runner(Struct):
             self.error = error
         return {}
 
-    def measured(self, before: int = 0) -> Measured:
-        """Its figures, without those of so many rounds before."""
+    def measured(self) -> Measured:
+        """Its figures."""
         settings: dict[str, str | int | float | bool] = {}
         if self.ready.samples:
             settings = {"batch_factor": self.ready.factor, "workers": self.ready.workers}
@@ -179,7 +190,8 @@ class Runner(Struct):
                 settings[judging.NO_WORKERS] = why
         return Measured(
             config=self.config,
-            rounds=tuple(self.rounds[before:]) if self.error is None else (),
+            rounds=tuple(self.rounds) if self.error is None else (),
+            processes=(statistics.median(self.rounds),) if self.rounds and not self.error else (),
             steps=self.steps,
             samples_a_step=self.ready.samples,
             peak_bytes=self.memory.get("peak_bytes"),
@@ -192,10 +204,10 @@ class Runner(Struct):
 
 
 class Heats(Struct):
-    """Runs heats of one workload, and keeps the reference's process from one to the next.
+    """Runs heats of one workload, every configuration in a fresh process.
 
     settings: what a configuration changes, from the search. until: when the whole time is over.
-    say: shows what is done.
+    say: shows what is done. chance: draws who comes first. live: what NVML said in the rounds.
     """
 
     stable: Stable
@@ -203,56 +215,62 @@ class Heats(Struct):
     settings: Callable[[Config], dict[str, Value]]
     until: float
     say: Callable[[str], object] = lambda _: None
-    _kept: Runner | None = None
+    chance: random.Random = random.Random()
+    live: list[Line] = []
     _compiled: bool = False
 
     def run(self, heat: Heat) -> Raced:
         """Start, take turns, stop. What fails is a result with a reason."""
         began = monotonic()
         end = min(self.until, began + heat.limit_s)
-        if heat.fresh or (self._kept is not None and self._kept.config != heat.reference):
-            self.close()
-        reference = self._kept or self._started(heat.reference, end)
-        self._kept = None
-        if (why := reference.error) is not None:
-            if not why.startswith(judging.OVER):
-                why = f"{heat.reference.name}: {why}"
-            return Raced(
-                reference=reference.measured(),
-                candidates=tuple(Measured(config=run, error=why) for run in heat.candidates),
-                seconds=monotonic() - began,
-            )
-        rivals = [self._started(run, end) for run in heat.candidates]
-        twins = [self._started(heat.reference, end) for _ in range(heat.twins)]
-        before = len(reference.rounds)
-        self._take_turns(reference, rivals + twins, end)
-        found = self._profiled(rivals + twins, reference) if twins else None
-        for runner in rivals + twins:
+        if self.track.anew:
+            self.stable.end()
+        wanted = [heat.reference, *heat.candidates, *[heat.reference] * heat.twins]
+        runners = self._started(wanted, end)
+        reference, rivals = runners[0], runners[1:]
+        if (why := reference.error) is not None and not why.startswith(judging.OVER):
+            why = f"{heat.reference.name}: {why}"
+        found = None
+        if why is None:
+            self._take_turns(reference, rivals, end)
+            found = self._profiled(runners[len(heat.candidates) + 1 :], reference)
+        for runner in runners:
+            self.live += filter(None, runner.live)
             runner.stop()
-        if reference.error is None and not reference.memory:
-            reference.memory = reference.ask("memory")
-        # It is kept, since the next heat's reference is often the same.
-        self._kept = None if reference.gone else reference
         device_s = found.figures.get("device_s") if found else None
+        measured = replace(reference.measured(), device_s=device_s)
+        if why is not None:
+            lost = tuple(Measured(config=run, error=why) for run in heat.candidates)
+            return Raced(reference=measured, candidates=lost, seconds=monotonic() - began)
+        figures = tuple(self._figures(runner, reference) for runner in rivals)
         return Raced(
-            reference=replace(reference.measured(before), device_s=device_s),
-            candidates=tuple(self._figures(runner, reference) for runner in rivals),
-            twins=tuple(runner.measured() for runner in twins),
+            reference=measured,
+            candidates=figures[: len(heat.candidates)],
+            twins=figures[len(heat.candidates) :],
             bottleneck=found,
             seconds=monotonic() - began,
         )
 
-    def close(self) -> None:
-        """End what was kept."""
-        if self._kept is not None:
-            self._kept.stop(2.0)
-            self._kept = None
-
-    def _started(self, wanted: Config, end: float) -> Runner:
-        self.say(f"{wanted.workload}: {wanted.name}: starting")
-        runner = Runner(self.stable, self.track, wanted, self.settings(wanted))
-        runner.warm(end)
-        return runner
+    def _started(self, wanted: list[Config], end: float) -> list[Runner]:
+        """In a random order, since the first may get the better memory; side by side where there
+        are cores for that, but for what compiles: that is timed.
+        """
+        names = ", ".join(dict.fromkeys(run.name for run in wanted[1:] or wanted))
+        self.say(f"{wanted[0].workload}: {names}: starting")
+        order = list(range(len(wanted)))
+        self.chance.shuffle(order)
+        slow = any(techniques.slowness(name) for run in wanted for name in run.techniques)
+        together = not slow and self.track.cores >= CORES_TO_START * len(wanted)
+        runners: dict[int, Runner] = {}
+        for place in order:
+            settings = self.settings(wanted[place])
+            runners[place] = Runner(self.stable, self.track, wanted[place], settings)
+            if not together:
+                runners[place].warm(end)
+        if together:
+            for runner in runners.values():
+                runner.warm(end)
+        return [runners[place] for place in range(len(wanted))]
 
     def _figures(self, runner: Runner, reference: Runner) -> Measured:
         """Its figures, and what compiling took where that was the first in this bench."""
@@ -262,14 +280,14 @@ class Heats(Struct):
         changes = self.settings(runner.config)
         compiles = "compile" in changes
         again, self._compiled = compiles and self._compiled, compiles or self._compiled
-        alone = len(names) == 1 and KNOWN[names[0]].prepares
+        alone = len(names) == 1 and techniques.KNOWN[names[0]].prepares
         if again or not alone or {"batch", "cached"} & changes.keys():
             return measured
         compile_s = runner.ready.start_s - reference.ready.start_s
         return replace(measured, compile_s=max(0.0, compile_s))
 
     def _take_turns(self, reference: Runner, rivals: list[Runner], end: float) -> None:
-        """Everybody once a round, in another order each time, so that drift hits all alike."""
+        """Everybody once a round, in a random order each time, so that drift hits all alike."""
         names = ", ".join(dict.fromkeys(rival.config.name for rival in rivals))
         for number in range(ROUNDS):
             going = [runner for runner in (reference, *rivals) if runner.error is None]
@@ -278,8 +296,7 @@ class Heats(Struct):
             self.say(f"{reference.config.workload}: {names}: round {number + 1} of {ROUNDS}")
             if monotonic() + sum(runner.turn_s for runner in going) > end:
                 break
-            place = number % len(going)
-            for runner in going[place:] + going[:place]:
+            for runner in self.chance.sample(going, len(going)):
                 runner.turn(self.until)
                 if reference.error is not None:
                     return

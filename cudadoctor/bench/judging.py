@@ -1,121 +1,177 @@
-"""From rounds that took turns to gains, and from a profile to where the time goes. Pure."""
+"""From processes that took turns to gains, and from a profile to where the time goes. Pure.
 
-import itertools
+The process is the unit: its rounds agree among themselves, but the next process of the same code is
+faster or slower for good. So a gain is the mean over pairs of fresh processes, and its interval
+comes from how far the pairs lie apart.
+"""
+
+import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.bench.results import Amount, Bottleneck, Gain, Kind, Measured, Verdict
 from cudadoctor.bench.techniques import Losses
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.model.machine import OptStr
 
-LEAST_ROUNDS = 6
-"""With fewer, even the whole range of the pairs covers the median too seldom."""
-TWO_OUTSIDE = 9
-"""From so many pairs on, the smallest and the largest lie outside of the interval: what is between
-covers the median with 96 %, as the whole range does of six."""
-LEAST_NOISE_GPU, LEAST_NOISE_CPU = 1.01, 1.10
-"""What no measurement of ours tells apart, however calm the machine was.
-
-On a CPU the same code in another process is up to a tenth slower for good, by where its memory lies
-and how often the C library gives it back (benchmarks/bench_agreement.py); three show it by chance.
-"""
-SHIFTS = 2.0
-"""Two or three processes show less than their kind differ: so many times of it is assumed."""
+FAMILY, COMBINED = 0.05, 0.25
+"""How often a whole bench may make any false claim, and the part of it for combinations."""
+LOOKS = {3: 0.05, 4: 0.15, 5: 0.2, 6: 0.2, 8: 0.15, 11: 0.15, 15: 0.1}
+"""After so many pairs it is judged, each time with its share of the error that is allowed: more
+pairs are measured where the first ones do not decide, and that costs no false claims."""
+LEAST_PAIRS, MOST_PAIRS = min(LOOKS), max(LOOKS)
+EQUAL, EQUAL_ERROR = 1.05, 0.1
+"""Within so much it is called equal, if an interval of 90 % lies inside (two one-sided tests)."""
+LEAST_GAIN = 1.01
+"""A smaller difference is not worth a claim, however sure."""
+LEAST_SPREAD_GPU, LEAST_SPREAD_CPU = 0.005, 0.015
+"""How far pairs lie apart at least: a few may agree by chance. On a CPU, where the memory of a
+process lies makes up to 7 % for good (benchmarks/bench_agreement.py)."""
+LEAST_ROUNDS = 3
+"""Rounds of a process that has a say."""
 OVER = "the time limit was reached"
 NO_WORKERS = "why_no_workers"
 """The setting that tells why a loader was not given the workers that were asked for."""
 
 
+def pair(reference: Measured, candidate: Measured) -> Amount:
+    """The log of how much faster one process is than the one it took turns with.
+
+    The median of its rounds against those beside them: a disturbed round moves it by a place.
+    """
+    more = candidate.samples_a_step / max(1, reference.samples_a_step)
+    rounds = zip(reference.rounds, candidate.rounds, strict=False)
+    logs = [math.log(more * theirs / own) for theirs, own in rounds if theirs > 0 and own > 0]
+    return statistics.median(logs) if len(logs) >= LEAST_ROUNDS and more else None
+
+
+def spread_of(pairs: Iterable[Sequence[float]], *, gpu: bool) -> float:
+    """How far pairs of the same two configurations lie apart: the usual standard deviation.
+
+    No single one counts for less: with three pairs it is often far too small by chance.
+    """
+    known = [statistics.stdev(some) for some in pairs if len(some) >= LEAST_PAIRS]
+    least = LEAST_SPREAD_GPU if gpu else LEAST_SPREAD_CPU
+    return max(least, statistics.median(known) if known else 0.0)
+
+
 class Ratio(Struct, frozen=True):
-    """Samples a second over those of the reference: the median of the pairs, and its interval."""
+    """Logs. mid: the mean of the pairs; low, high: the interval at this look, for the whole bench.
+
+    near: how far from no difference the interval of 90 % reaches. pairs: how many it rests on.
+    """
 
     mid: float
     low: float
     high: float
-    rounds: int
+    near: float
+    pairs: int
 
 
-def paired(reference: Measured, candidate: Measured) -> Ratio | None:
-    """The ratio of two that took turns; None where there is no pair.
-
-    Its interval rests on the order of the pairs alone: one disturbed round moves it by a place,
-    whatever it was disturbed by.
-    """
-    more = candidate.samples_a_step / max(1, reference.samples_a_step)
-    pairs = zip(reference.rounds, candidate.rounds, strict=False)
-    logs = sorted(math.log(more * theirs / own) for theirs, own in pairs)
-    if not logs:
-        return None
-    place = len(logs) >= TWO_OUTSIDE
-    low, mid, high = logs[place], statistics.median(logs), logs[-1 - place]
-    return Ratio(math.exp(mid), math.exp(low), math.exp(high), len(logs))
+def at_look(pairs: Sequence[float], spread: float, error: float) -> Ratio:
+    """What so many pairs say, where there is a look at so many. error: of the comparison."""
+    number = len(pairs)
+    mid = statistics.mean(pairs)
+    of_the_mean = max(spread, statistics.stdev(pairs)) / math.sqrt(number)
+    reach = quantile(error * LOOKS[number], number - 1) * of_the_mean
+    near = abs(mid) + quantile(EQUAL_ERROR, number - 1) * of_the_mean
+    return Ratio(mid, mid - reach, mid + reach, near, number)
 
 
-def noise_of(equals: Sequence[Measured], *, gpu: bool) -> float:
-    """How far apart two that are equal may seem, as a ratio above 1.
+@functools.lru_cache(maxsize=1024)
+def quantile(error: float, freedom: int) -> float:
+    """The t that is exceeded, on either side, with this probability."""
+    low, high = 0.0, 1.0
+    while _beyond(high, freedom) > error:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _beyond(middle, freedom) > error else (low, middle)
+    return high
 
-    equals: the baseline in several processes that took turns. Processes differ for good, by where
-    their memory lies, and more rounds would not show it: the largest shift between two of them
-    counts twice. Where rounds scatter, half of the widest interval counts.
-    """
-    least = LEAST_NOISE_GPU if gpu else LEAST_NOISE_CPU
-    ratios = list(filter(None, itertools.starmap(paired, itertools.combinations(equals, 2))))
-    if not ratios:
-        return least**2
-    shift = max(abs(math.log(ratio.mid)) for ratio in ratios)
-    width = max(math.log(max(ratio.high, 1 / ratio.low)) for ratio in ratios)
-    return max(least, math.exp(max(SHIFTS * shift, width / 2)))
+
+def _beyond(t: float, freedom: int) -> float:
+    """How probable it is that Student's t is farther from 0 (Abramowitz and Stegun, 26.7.3 f.)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for factor in range(2 + odd, freedom - 1, 2):
+        term *= math.cos(angle) ** 2 * (factor - 1) / factor
+        total += term
+    inside = math.sin(angle) * total
+    return 1.0 - (2 / math.pi * (angle + inside) if odd else inside)
 
 
 def gain(
     name: str,
     reference: Measured,
     candidate: Measured,
+    pairs: Sequence[float],
     *,
-    noise: float,
+    spread: float,
+    error: float,
     tolerance: float,
     losses: Losses,
 ) -> Gain:
-    """What a candidate is worth against what it took turns with."""
-    ratio = paired(reference, candidate)
+    """What a candidate is worth against what it took turns with, by the first look that decides.
+
+    pairs: of each pair of processes, its `pair`. spread: the usual one. error: how often this
+    comparison may make a false claim.
+    """
     without = str(candidate.settings.get(NO_WORKERS, ""))
-    why = candidate.error or ("nothing was measured" if ratio is None else without)
-    if ratio is None or why:
+    why = candidate.error or without or ("" if pairs else "nothing was measured")
+    if why:
         lost: Verdict = "not-here" if why == without or why.startswith(OVER) else "failed"
         return Gain(technique=name, verdict=lost, why=why, measured=candidate)
-    verdict, why = _verdict(ratio, noise)
-    if differs := _loss_differs(reference, candidate, tolerance, losses):
-        verdict, why = "loss-differs", differs
     memory = None
     if reference.peak_bytes and candidate.peak_bytes is not None:
         memory = candidate.peak_bytes / reference.peak_bytes
-    return Gain(
-        technique=name,
-        verdict=verdict,
-        why=why,
-        ratio=ratio.mid,
-        low=ratio.low,
-        high=ratio.high,
+    found = replace(
+        _by_looks(name, pairs, spread, error),
         memory_ratio=memory,
         measured=candidate,
+        pairs=tuple(math.exp(one) for one in pairs),
+    )
+    if differs := _loss_differs(reference, candidate, tolerance, losses):
+        return replace(found, verdict="loss-differs", why=differs)
+    return found
+
+
+def _by_looks(name: str, pairs: Sequence[float], spread: float, error: float) -> Gain:
+    looks = [at_look(pairs[:look], spread, error) for look in LOOKS if look <= len(pairs)]
+    if not looks:
+        why = f"pairs of processes measured: {len(pairs)}, at least {LEAST_PAIRS} are needed"
+        mid = math.exp(statistics.mean(pairs))
+        return Gain(technique=name, verdict="undecided", why=why, ratio=mid)
+    verdicts = map(_verdict, looks)
+    decided = ((look, verdict) for look, verdict in zip(looks, verdicts, strict=True) if verdict)
+    look, verdict = next(decided, (looks[-1], None))
+    low, mid, high = map(math.exp, (look.low, look.mid, look.high))
+    between = f"between {_percent(low)} and {_percent(high)}, pairs of processes: {look.pairs}"
+    near = math.ceil(100 * math.expm1(look.near) - 1e-9) / 100
+    return Gain(
+        technique=name,
+        verdict=verdict or "undecided",
+        why=between,
+        ratio=mid,
+        low=low,
+        high=high,
+        within=near if verdict == "same" else None,
     )
 
 
-def _verdict(ratio: Ratio, noise: float) -> tuple[Verdict, str]:
-    if ratio.rounds < LEAST_ROUNDS:
-        return "same", f"{ratio.rounds} rounds are too few to measure a difference"
-    between = f"between {_percent(ratio.low)} and {_percent(ratio.high)}"
-    seen = f"{between} over {ratio.rounds} rounds, noise {_percent(noise)}"
-    root = math.sqrt(noise)
-    if ratio.low > root and ratio.mid > noise:
-        return "faster", seen
-    if 1 / ratio.high > root and 1 / ratio.mid > noise:
-        return "slower", seen
-    return "same", f"no difference: {seen}"
+def _verdict(look: Ratio) -> Verdict | None:
+    least = math.log(LEAST_GAIN)
+    if look.low > 0 and look.mid >= least:
+        return "faster"
+    if look.high < 0 and look.mid <= -least:
+        return "slower"
+    return "same" if look.near <= math.log(EQUAL) else None
 
 
 def _percent(ratio: float) -> str:

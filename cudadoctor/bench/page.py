@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from cudadoctor.bench.results import BenchResult, Gain, Measured, WorkloadResult
-from cudadoctor.bench.techniques import TECHNIQUES
+from cudadoctor.bench.results import BenchResult, Conditions, Gain, Measured, WorkloadResult
+from cudadoctor.bench.techniques import BY_NAME, TECHNIQUES
 from cudadoctor.locale.language import Language
 from cudadoctor.render import inert
 from cudadoctor.render.markdown import code, escaped
@@ -31,12 +31,14 @@ _STYLE = {
     "faster": "bold green",
     "slower": "yellow",
     "same": "dim",
+    "undecided": "dim",
     "loss-differs": "bold red",
     "failed": "red",
 }
-_SAME = "no difference"
-_VERDICTS = {"faster": "{:.2f}x faster", "slower": "slower: {:.2f}x", "same": _SAME}
-"""Of what has a speed; what failed or computed something else has none, and no bar."""
+_VERDICTS = {"faster": "{:.2f}x faster", "slower": "slower: {:.2f}x"}
+"""Of what has a speed and an interval; what failed or computed something else has neither."""
+PROMISING, SHOWN = 1.02, 4
+"""So much faster so far, but not decided: worth more time. How many of them are named."""
 RECIPES = {technique.name: technique for technique in TECHNIQUES if technique.recipe}
 COPIED = "green"
 """The style of paths and code: never wrapped, since they must survive being copied."""
@@ -96,15 +98,22 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
     yield Row("limit", f"{limit}{_if(why, ': {}')}")
     if workload.noise is not None:
         percent = f"{(workload.noise - 1) * 100:.1f}%"
-        yield Row("noise", f'differences below {percent} are reported as "no difference"')
+        yield Row("noise", f"processes that run the same code differ by about {percent}")
+    if workload.conditions is not None:
+        for place, text in enumerate(_machine(workload.conditions)):
+            yield Row("" if place else "machine", text, "dim")
     yield Row("best", best(workload), "bold")
     for technique in (RECIPES[name] for name in workload.best if name in RECIPES):
         yield Row("use", f"{technique.script}  ({technique.name})", COPIED)
         yield from (Row("", f"  {line}", COPIED) for line in technique.code)
-    gain = workload.best_gain or workload.unproven
+    gain = workload.best_gain
     if chosen := gain.measured.settings if gain and gain.measured else {}:
         pairs = (f"{name} = {value}" for name, value in sorted(chosen.items()))
         yield Row("settings", ", ".join(pairs))
+    if names := _promising(workload):
+        yield Row("next", f"faster so far, but not decided: {', '.join(names)}")
+        words = " ".join(f"--only {name}" for name in names)
+        yield Row("", f"cudadoctor bench --workload {workload.name} {words}", COPIED)
     reasons: dict[str, list[str]] = {}
     for gain in workload.alone:
         if gain.verdict == "not-here":
@@ -113,6 +122,26 @@ def rows_of(workload: WorkloadResult) -> Iterator[Row]:
         yield Row("skipped", f"{why}: {', '.join(names)}", "dim")
     if workload.ended:
         yield Row("stopped", workload.ended)
+
+
+def _machine(found: Conditions) -> Iterator[str]:
+    """How the machine was while it was measured."""
+    if found.busy is not None:
+        yield f"other programs used {found.busy:.0%} of the CPU before it began"
+    if found.clock_mhz is not None:
+        low, high = found.clock_mhz
+        yield f"GPU clock: {low} to {high} MHz"
+    if found.power_w is not None:
+        low, high = found.power_w
+        yield f"GPU power: {low} to {high} W"
+
+
+def _promising(workload: WorkloadResult) -> list[str]:
+    """What looks faster and could be decided with more time."""
+    open_ = [gain for gain in workload.alone if gain.verdict == "undecided"]
+    likely = [gain for gain in open_ if (gain.ratio or 0.0) >= PROMISING]
+    likely.sort(key=lambda gain: -(gain.ratio or 0.0))
+    return [gain.technique for gain in likely if gain.technique in BY_NAME][:SHOWN]
 
 
 def gains_of(workload: WorkloadResult) -> list[tuple[str, Gain]]:
@@ -127,10 +156,19 @@ def gains_of(workload: WorkloadResult) -> list[tuple[str, Gain]]:
 
 def verdict(gain: Gain) -> str:
     """The verdict of a gain, with its interval where there is one."""
-    if counts(gain):
+    if gain.verdict in _VERDICTS and counts(gain):
         text = _VERDICTS[gain.verdict].format(gain.ratio)
         return f"{text} ({between(gain)}){memory(gain)}"
+    if gain.verdict == "same":
+        return f"{equal(gain)}{memory(gain)}"
+    if gain.verdict == "undecided":
+        so_far = f"{gain.ratio or 1.0:.2f}x"
+        return f"not decided: {so_far} so far, pairs of processes: {len(gain.pairs)}{memory(gain)}"
     return f"{gain.verdict.replace('-', ' ')}{_if(gain.why, ': {}')}"
+
+
+def equal(gain: Gain) -> str:
+    return f"equal within {gain.within:.0%}" if gain.within else "no difference"
 
 
 def between(gain: Gain) -> str:
@@ -146,7 +184,7 @@ def memory(gain: Gain) -> str:
 
 def counts(gain: Gain) -> bool:
     """Whether a bar may show it."""
-    return gain.ratio is not None and gain.verdict in _VERDICTS
+    return gain.ratio is not None and (gain.verdict in _VERDICTS or gain.verdict == "same")
 
 
 def figures(value: float) -> str:
@@ -179,15 +217,11 @@ def step(measured: Measured, unit: str) -> str:
 
 def best(workload: WorkloadResult) -> str:
     """The best combination and what it is worth."""
-    name, gain, found = " + ".join(workload.best), workload.best_gain, workload.unproven
-    if found is not None:
-        against = _if(found.technique.partition(", against ")[2], ", relative to {}")
-        return f"{name}: {verdict(found)}{against}, measured during the search; {found.why}"
+    name, gain = " + ".join(workload.best), workload.best_gain
     if gain is not None:
-        again = f"none: the gain from {gain.technique} was not confirmed when measured again"
-        return f"{name or again}: {verdict(gain)}"
-    if any(map(counts, workload.alone)):
-        return "no technique beats the baseline by more than the measurement noise"
+        return f"{name}: {verdict(gain)}"
+    if any(one.pairs for one in workload.alone):
+        return "no technique was found to be faster than the baseline"
     return "not known: no technique could be measured"
 
 
@@ -259,7 +293,7 @@ def _workload(workload: WorkloadResult, layout: Layout) -> Iterator[Line]:
 
 def _bars(gains: list[tuple[str, Gain]], layout: Layout) -> Iterator[Line]:
     """A bar for each technique alone, and one for the best combination of several."""
-    top = max([1.0, *(gain.high or 1.0 for _, gain in gains if counts(gain))])
+    top = max([1.0, *(ends(gain)[1] for _, gain in gains if counts(gain))])
     gains = [(layout.say(name), gain) for name, gain in gains]
     column = max(len(name) for name, _ in gains) + 2
     beside = layout.width >= BESIDE
@@ -278,10 +312,17 @@ def _bars(gains: list[tuple[str, Gain]], layout: Layout) -> Iterator[Line]:
         yield from (Line(((" " * start + part, style),)) for part in parts)
 
 
+def ends(gain: Gain) -> tuple[float, float]:
+    """Of a bar: the interval, or between what it is equal to the baseline."""
+    if gain.within:
+        return 1 / (1 + gain.within), 1 + gain.within
+    return gain.low or 0.0, gain.high or 0.0
+
+
 def bar(gain: Gain, top: float, room: int, marks: tuple[str, ...]) -> str:
     """Full up to the low end of the interval, light up to the high one; the baseline is marked."""
     sure, light, baseline = marks
-    low, high = (room / top * (end or 0.0) for end in (gain.low, gain.high))
+    low, high = (room / top * end for end in ends(gain))
     middles = (place + 0.5 for place in range(room))
     cells = [sure if at <= low else light if at <= high else " " for at in middles]
     cells[min(room - 1, max(0, round(room / top) - 1))] = baseline
@@ -330,9 +371,12 @@ def _cells(gain: Gain, say: Language) -> str:
     result = escaped(say.spoken(verdict(gain)), cell=True)
     if counts(gain):
         ratio = f"{gain.ratio:.2f}x"
-        span = say("{low} to {high}", low=f"{gain.low:.2f}", high=f"{gain.high:.2f}")
         used = _if(gain.memory_ratio, "{:.2f}x")
-        result = say(_SAME if gain.verdict == "same" else gain.verdict)
+    if gain.verdict in _VERDICTS and counts(gain):
+        span = say("{low} to {high}", low=f"{gain.low:.2f}", high=f"{gain.high:.2f}")
+        result = say(gain.verdict)
+    elif gain.verdict == "same":
+        result = escaped(say.spoken(equal(gain)), cell=True)
     recipe = code(RECIPES[gain.technique].script) if gain.technique in RECIPES else ""
     cells = (escaped(gain.technique, cell=True), ratio, span, used, result, recipe)
     return f"| {' | '.join(cells)} |"

@@ -1,7 +1,7 @@
 """What the bench measured, as values, and their JSON (schema 1). Pure.
 
 Times are seconds, memory is bytes. A ratio compares samples a second: 1.5 means half as many
-again as the baseline of the same workload, on the same device, in rounds that took turns.
+again as the baseline of the same workload, on the same device, in processes that took turns.
 """
 
 import statistics
@@ -13,7 +13,9 @@ from msgspec import Struct
 from cudadoctor.model.machine import OptInt, OptStr, Strings
 
 Kind = Literal["data loading", "host overhead", "memory bandwidth", "compute", "not known"]
-Verdict = Literal["faster", "slower", "same", "loss-differs", "failed", "not-here"]
+Verdict = Literal["faster", "slower", "same", "undecided", "loss-differs", "failed", "not-here"]
+Method = Literal["rounds", "processes"]
+"""What the intervals rest on: rounds of one process, as an earlier bench had it, or processes."""
 Amount = float | None
 """None: not known."""
 Line = dict[str, Any]
@@ -39,9 +41,10 @@ def config(workload: str, *techniques: str) -> Config:
 class Measured(Struct, frozen=True, kw_only=True):
     """One configuration measured.
 
-    rounds: seconds a step of each round, over all its steps; () where it failed. steps: steps of a
-    round. samples_a_step: of one step of the optimiser. peak_bytes: largest memory that torch had
-    in use on a GPU; on a CPU by how much the process grew at most (workers of a loader apart).
+    rounds: seconds a step of each round of each of its processes; () where it failed. processes:
+    seconds a step of each process, the median of its rounds. steps: steps of a round.
+    samples_a_step: of one step of the optimiser. peak_bytes: largest memory that torch had in use
+    on a GPU; on a CPU by how much the process grew at most (workers of a loader apart).
     driver_bytes: what the driver says that the process held. compile_s: by how many seconds it was
     ready later than the baseline, of one technique alone that compiles, captures or tunes; None
     where it found kernels that the same bench had compiled before. losses: of the first steps, None
@@ -62,6 +65,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     loader_wait_s: Amount = None
     device_s: Amount = None
     settings: dict[str, str | int | float | bool] = {}
+    processes: tuple[float, ...] = ()
 
     @property
     def step_s(self) -> Amount:
@@ -81,11 +85,12 @@ class Gain(Struct, frozen=True, kw_only=True):
     """What a technique, or the best combination, is worth against the baseline.
 
     technique: its name, or several joined by " + ". ratio: samples a second over the baseline's,
-    with low and high, the ends of its interval. verdict: faster or slower only where the interval
-    and the noise of the baseline against itself leave no doubt; same: no difference that can be
-    told; loss-differs: what it computed is not the same within its tolerance; failed: it could not
-    be run; not-here: it was not tried, since it cannot work here or the time limit was reached.
-    memory_ratio: peak memory over the baseline's. measured: the figures behind it.
+    with low and high, the ends of its interval: in 95 % of all benches every interval holds what is
+    true. verdict: faster or slower where that interval leaves no doubt; same: equal within `within`
+    (0.03: 3 %); undecided: neither could be told; loss-differs: what it computed is not the same
+    within its tolerance; failed: it could not be run; not-here: it was not tried, since it cannot
+    work here or the time limit was reached. memory_ratio: peak memory over the baseline's.
+    measured: the figures behind it. pairs: the ratio of each pair of fresh processes.
     """
 
     technique: str
@@ -96,6 +101,26 @@ class Gain(Struct, frozen=True, kw_only=True):
     high: Amount = None
     memory_ratio: Amount = None
     measured: Measured | None = None
+    within: Amount = None
+    pairs: tuple[float, ...] = ()
+
+
+class Conditions(Struct, frozen=True, kw_only=True):
+    """How the machine was while a workload was measured.
+
+    busy: part of all cores that other programs used before it began. load: the load average then.
+    quota_cores: cores that a control group allows, where these are fewer than there are. throttled:
+    periods in which that stopped a process. clock_mhz, power_w: the least and the most of a round
+    on a GPU. throttle: what lowered its clocks, by NVML's names.
+    """
+
+    busy: Amount = None
+    load: Amount = None
+    quota_cores: OptInt = None
+    throttled: OptInt = None
+    clock_mhz: tuple[int, int] | None = None
+    power_w: tuple[int, int] | None = None
+    throttle: Strings = ()
 
 
 class Bottleneck(Struct, frozen=True, kw_only=True):
@@ -109,13 +134,12 @@ class Bottleneck(Struct, frozen=True, kw_only=True):
 class WorkloadResult(Struct, frozen=True, kw_only=True):
     """One workload: baseline, each technique alone, and the best combination.
 
-    samples_unit: what a sample is (images, sequences). noise: how far the baseline was from itself
-    in the same rounds, as a ratio above 1 (1.02: 2 %). best: its techniques, () the baseline.
-    best_gain: of a last run in fresh processes, None where there was none. unproven: in its place
-    what the best gained where it was found; its technique says against what ("a + b, against a"),
-    its why says why it was not measured again. combined: the other combinations that were tried on
-    the way. ended: why it was cut short, "" where it was not. shape: what the workload is made of,
-    in a sentence.
+    samples_unit: what a sample is (images, sequences). noise: how far two processes of the same
+    code usually were apart, as a ratio above 1 (1.02: 2 %). best: its techniques, () the baseline.
+    best_gain: of the best, always in fresh processes against the baseline. combined: the other
+    combinations that were tried; their technique says against what, if not against the baseline.
+    ended: why it was cut short, "" where it was not. shape: what the workload is made of, in a
+    sentence. unproven: only in documents of an earlier bench.
     """
 
     name: str
@@ -130,6 +154,7 @@ class WorkloadResult(Struct, frozen=True, kw_only=True):
     ended: str = ""
     shape: str = ""
     unproven: Gain | None = None
+    conditions: Conditions | None = None
 
 
 class BenchResult(Struct, frozen=True, kw_only=True):
@@ -137,7 +162,8 @@ class BenchResult(Struct, frozen=True, kw_only=True):
 
     date: ISO 8601, with the time. device: cpu or cuda:N; gpu, driver and cuda are None on a CPU.
     minutes: the budget that was asked for. seconds: what it took. complete: False where it was
-    interrupted or the time ended it. notes: sentences that the reader must know.
+    interrupted or the time ended it. notes: sentences that the reader must know. method: what the
+    intervals rest on.
     """
 
     schema: Literal[1] = 1
@@ -157,6 +183,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     seconds: Amount = None
     complete: bool = True
     notes: Strings = ()
+    method: Method = "rounds"
 
     @property
     def hardware(self) -> str:

@@ -1,31 +1,45 @@
-"""What to measure next, until the best combination of one workload is found and proven.
+"""What to measure next, until the techniques of one workload are decided and combined.
 
-Order: the baseline against itself, which gives the noise, and where its time goes; each technique
-alone, what can help there first; the best combination, by adding what helps most as long as that is
-more than noise; and that combination in fresh processes at the end. Pure but for `race`.
+Order: the baseline beside itself, and where its time goes; a first pair of processes of each
+technique, what can help there first; more pairs of what looks faster, until it is decided; then
+what is faster together; and more pairs of all others as long as there is time. Pure but for `race`.
+
+A technique is judged at fixed numbers of pairs (judging.LOOKS), so what is measured next may follow
+what came out so far: that makes no false claim more likely.
 """
 
-import itertools
+import math
+import statistics
 from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from cudadoctor.bench import judging, techniques
-from cudadoctor.bench.results import Bottleneck, Config, Gain, Measured, WorkloadResult, config
+from cudadoctor.bench.results import (
+    Bottleneck,
+    Conditions,
+    Config,
+    Gain,
+    Measured,
+    WorkloadResult,
+    config,
+)
 from cudadoctor.bench.techniques import Ground, slowness
 from cudadoctor.model.machine import OptInt, Strings
 
-ALONE_UNTIL, COMBINED_UNTIL = 0.7, 0.87
-"""Shares of a workload's time: then the combination is sought, and then it is proven."""
+FIRST_UNTIL, ALONE_UNTIL = 0.45, 0.65
+"""Shares of a workload's time: each gets a first pair, then what looks faster gets more; from then
+on combinations come first."""
+PROMISING, PROMISING_PAIRS = 0.02, 8
+"""From so much on it looks faster, and for so many pairs it is measured before others for that."""
+MOST_COMBINED, MOST_BESIDE = 12, 4
+"""Comparisons of combinations, each with a part of the error that is allowed, and how many of them
+at once of what did not help alone."""
 SLOW_GPU_S, SLOW_CPU_S = 45.0, 25.0
 """What a process that compiles, or seeks its batch, is taken to need before one was seen."""
-ITS_ROUNDS = 0.4
-"""Part of a process's time that its rounds take, where it has started in an earlier heat."""
-PROOF = 1.3
-"""The time kept for the proof, over what the baseline and the best took before."""
-TWINS, AT_ONCE = 2, 3
-"""Processes of the baseline beside itself, and candidates that take turns with one reference."""
+AT_ONCE = 3
+"""Candidates that take turns with one reference."""
 ROOM, LARGER = 0.8, 1.5
 """Part of a GPU's memory for all of them; how much larger than the baseline they are taken for."""
 NO_TIME = judging.OVER
@@ -33,20 +47,19 @@ NOT_REACHED = f"{NO_TIME} before this was measured"
 
 
 class Heat(Struct, frozen=True, kw_only=True):
-    """Some that take turns. reference: what the others are compared with. twins: processes in
-    which the reference runs once more. fresh: in a new process, also of the reference. limit_s:
-    seconds it may take.
+    """Some that take turns, each in a fresh process. reference: what the others are compared with.
+
+    twins: processes in which the reference runs once more. limit_s: seconds it may take.
     """
 
     reference: Config
     candidates: tuple[Config, ...] = ()
     twins: int = 0
-    fresh: bool = False
     limit_s: float = 60.0
 
 
 class Raced(Struct, frozen=True, kw_only=True):
-    """What a heat gave, in its order; the reference's rounds are those of this heat."""
+    """What a heat gave, in its order."""
 
     reference: Measured
     candidates: tuple[Measured, ...] = ()
@@ -55,10 +68,87 @@ class Raced(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Trial(Struct):
+    """One configuration against another, pair by pair of processes.
+
+    error: how often it may make a false claim. gain: what is known. late: the time ended a process.
+    """
+
+    reference: Config
+    candidate: Config
+    error: float
+    label: str
+    pairs: list[float] = []
+    gain: Gain | None = None
+    late: bool = False
+    _theirs: Measured | None = None
+    _own: Measured | None = None
+
+    @property
+    def added(self) -> Strings:
+        return tuple(sorted({*self.candidate.techniques} - {*self.reference.techniques}))
+
+    @property
+    def open(self) -> bool:
+        """Whether another pair could tell more."""
+        decided = self.gain is not None and self.gain.verdict != "undecided"
+        return not decided and not self.late and len(self.pairs) < judging.MOST_PAIRS
+
+    @property
+    def promising(self) -> bool:
+        few = 0 < len(self.pairs) < PROMISING_PAIRS
+        return self.open and few and statistics.mean(self.pairs) >= PROMISING
+
+    def took(self, reference: Measured, candidate: Measured) -> None:
+        """One pair more; where there is none, why."""
+        ratio = judging.pair(reference, candidate)
+        if ratio is not None and not candidate.error:
+            self.pairs.append(ratio)
+            self._theirs = _together(self._theirs, reference)
+            self._own = _together(self._own, candidate)
+        elif reference.error or (candidate.error or NO_TIME).startswith(NO_TIME):
+            self.late = True
+            why = reference.error or candidate.error or NO_TIME
+            lost = Gain(technique=self.label, verdict="not-here", why=why, measured=candidate)
+            self.gain = self.gain or lost
+        else:
+            self._theirs, self._own = reference, candidate
+
+    def judge(self, spread: float) -> None:
+        """By the pairs so far."""
+        if self._theirs is None or self._own is None:
+            return
+        self.gain = judging.gain(
+            self.label,
+            self._theirs,
+            self._own,
+            self.pairs,
+            spread=spread,
+            error=self.error,
+            tolerance=techniques.tolerance_of(self.added),
+            losses=techniques.losses_of(self.added),
+        )
+
+
+def _together(before: Measured | None, now: Measured) -> Measured:
+    """The figures of several processes with one configuration."""
+    if before is None:
+        return now
+    peaks = [one.peak_bytes for one in (before, now) if one.peak_bytes is not None]
+    return replace(
+        before,
+        rounds=before.rounds + now.rounds,
+        processes=before.processes + now.processes,
+        peak_bytes=max(peaks, default=None),
+        device_s=before.device_s if before.device_s is not None else now.device_s,
+    )
+
+
 class Search(Struct):
     """The search for one workload. `run` measures; `result` is what is known, also in between.
 
-    slice_s: the time for it. memory_bytes: of the GPU, None on a CPU. ended: why it was cut short.
+    slice_s: the time for it. comparisons: techniques that the whole bench compares, and workloads:
+    in how many. memory_bytes: of the GPU, None on a CPU. ended: why it was cut short.
     """
 
     workload: str
@@ -66,149 +156,183 @@ class Search(Struct):
     slice_s: float
     only: Strings = ()
     memory_bytes: OptInt = None
+    comparisons: int = 0
+    workloads: int = 1
     shape: str = ""
     ended: str = ""
-    noise: float = 0.0
     baseline: Measured = Measured(config=Config(""), error=NO_TIME)
     bottleneck: Bottleneck = Bottleneck(kind="not known", why=NOT_REACHED)
-    alone: dict[str, Gain] = {}
-    combined: list[Gain] = []
-    best: Strings = ()
-    best_gain: Gain | None = None
-    found: Gain | None = None
-    untried: list[str] = []
+    conditions: Conditions | None = None
+    alone: dict[str, Trial] = {}
+    combined: dict[tuple[Config, Config], Trial] = {}
     at_once: int = AT_ONCE
-    _lost: str = ""
-    _first_s: float = 0.0
+    _not_here: dict[str, str] = {}
     _each_s: float = 0.0
     _slow_s: dict[str, float] = {}
-    _took_s: dict[Strings, float] = {}
-    _running: Strings | None = None
-    _left_over: list[str] = []
-    _dropped: list[str] = []
-    _added: bool = False
 
     def __post_init__(self) -> None:
-        self.baseline = replace(self.baseline, config=config(self.workload))
-        self.noise = judging.noise_of((), gpu=self.ground.gpu)
+        base = config(self.workload)
+        self.baseline = replace(self.baseline, config=base)
         for name in self.only or techniques.BY_NAME:
-            if why := techniques.why_not(techniques.KNOWN[name], self.ground, self.workload):
-                self.alone[name] = Gain(technique=name, verdict="not-here", why=why)
+            why = techniques.why_not(techniques.KNOWN[name], self.ground, self.workload)
+            if why:
+                self._not_here[name] = why
             else:
-                self.untried.append(name)
+                self.alone[name] = Trial(base, config(self.workload, name), 0.0, name)
+        self.share(self.comparisons or len(self.alone), self.workloads)
+
+    def share(self, comparisons: int, workloads: int) -> None:
+        """Divide the error of the whole bench among its comparisons."""
+        self.comparisons, self.workloads = comparisons, workloads
+        for trial in self.alone.values():
+            trial.error = judging.FAMILY * (1 - judging.COMBINED) / max(1, comparisons)
 
     def run(self, race: Callable[[Heat], Raced], spent_s: Callable[[], float]) -> None:
         """Measure until all is done or the time is over.
 
         race: runs a heat. spent_s: the seconds of the slice that are over.
         """
-
-        def raced(heat: Heat) -> Raced:
-            outcome = race(heat)
-            self._learn(outcome)
-            return outcome
-
+        if not self.alone:
+            return
         base = config(self.workload)
-        self._took_first(raced(Heat(reference=base, twins=TWINS, limit_s=self.slice_s - spent_s())))
-        if self.ended:
-            return
-        while heat := self._turns(self.untried, spent_s()):
-            self._took_alone(raced(heat))
-        # From the best one alone; what could not be told alone may count once that is in.
-        self.best, self.found = self._best_alone()
-        if not self.best:
-            return
-        # What only saves memory has shown that it speeds up nothing.
-        same = [name for name in self._with("same") if techniques.KNOWN[name].helps]
-        self._left_over = self._fitting(self._with("faster")[1:] + same)
-        while heat := self._combination(spent_s()):
-            self._took_combined(raced(heat))
-        if (left_s := self.slice_s - spent_s()) > 0.0:
-            best = (config(self.workload, *self.best),)
-            proof = Heat(reference=base, candidates=best, fresh=True, limit_s=left_s)
-            self._took_proof(raced(proof))
+        first = race(Heat(reference=base, twins=1, limit_s=self.slice_s - spent_s()))
+        self._took_first(first)
+        while not self.ended and (heat := self._next(spent_s())):
+            self._took(heat, race(heat))
 
     # --- what comes next, and what it takes ----------------------------------------------------
 
-    def _turns(self, names: list[str], spent_s: float) -> Heat | None:
-        """The next few beside the best so far, which they take turns with; None: no time for any.
+    def _next(self, spent_s: float) -> Heat | None:
+        """The first that there is time for, and others beside it; None: no time for any.
 
         What compiles or fills the memory takes its turns alone.
         """
-        at_s = spent_s + self._reference_s(self.best)
-        takes_s = {name: self._process_s((*self.best, name)) for name in names}
-        some = [name for name in names if at_s + takes_s[name] <= self._until_s(name)]
-        if any(map(slowness, (*self.best, *some[:1]))):
-            some = some[:1]
-        else:
-            some = list(itertools.takewhile(lambda name: not slowness(name), some))[: self.at_once]
-        while some and at_s + sum(takes_s[name] for name in some) > min(map(self._until_s, some)):
-            some.pop()
+        left_s = self.slice_s - spent_s
+        several = {wanted for _, wanted in self.combined}
+        some: list[Trial] = []
+        alone = False
+        for trial in self._queue(spent_s):
+            # Every process beside it would make its next pair come later.
+            if some and alone and not (trial.promising or trial.candidate in several):
+                break
+            same = not some or trial.reference == some[0].reference
+            slow = self._slow(trial.candidate) or self._slow(trial.reference)
+            if same and not (some and slow) and self._takes_s([*some, trial]) <= left_s:
+                some.append(trial)
+                alone = trial.promising or trial.candidate in several
+                if slow or len(some) == self.at_once:
+                    break
         if not some:
             return None
+        until_s = self.slice_s
+        if len(self._with("faster")) > 1:
+            # The last part of the time is kept for what is faster together.
+            until_s = max(ALONE_UNTIL * self.slice_s, spent_s + 2 * self._takes_s(some))
         return Heat(
-            reference=config(self.workload, *self.best),
-            candidates=tuple(config(self.workload, *self.best, name) for name in some),
-            limit_s=min(map(self._until_s, some)) - spent_s,
+            reference=some[0].reference,
+            candidates=tuple(trial.candidate for trial in some),
+            limit_s=min(until_s, self.slice_s) - spent_s,
         )
 
-    def _combination(self, spent_s: float) -> Heat | None:
-        """Some additions to the best so far; None where there are none, or no time for them."""
-        heat = self._turns(self._left_over, spent_s)
-        if heat is None and self._added:
-            # What did not help before may help beside what came in since.
-            self._left_over += self._dropped
-            self._dropped, self._added = [], False
-            return self._combination(spent_s)
-        return heat
+    def _queue(self, spent_s: float) -> list[Trial]:
+        """All that another pair could tell more about, the most important first."""
+        kind, ground = self.bottleneck.kind, self.ground
+        ordered = [self.alone[name] for name in techniques.ordered(self.alone, kind, ground)]
+        some = [trial for trial in ordered if trial.open]
+        new = [trial for trial in some if not trial.pairs]
+        new.sort(key=lambda trial: self._slow(trial.candidate))
+        likely = sorted(
+            (trial for trial in some if trial.promising), key=lambda t: -statistics.mean(t.pairs)
+        )
+        early = spent_s < FIRST_UNTIL * self.slice_s
+        late = spent_s >= ALONE_UNTIL * self.slice_s
+        # What is faster together depends on all that is faster alone.
+        wait = not late and (likely or (early and new))
+        together = [] if wait else self._combinations()
+        first = [*new, *likely, *together] if early else [*together, *likely, *new]
+        beside = [] if together or likely or new else self._beside_the_best()
+        # One that is decided says more than two that are not.
+        rest = sorted(some, key=lambda t: (len(t.pairs) >= PROMISING_PAIRS, -len(t.pairs)))
+        return [*first, *beside, *(trial for trial in rest if trial not in first)]
 
-    def _until_s(self, name: str) -> float:
-        """When the heat of a technique must have ended, so that it can be proven beside the best.
+    def _combinations(self) -> list[Trial]:
+        """Of what is faster alone: the best with the next, with the next two, and so on."""
+        base = config(self.workload)
+        chosen: Strings = ()
+        chain: list[Config] = []
+        for name in self._with("faster"):
+            if techniques.fits(name, chosen):
+                chosen = (*chosen, name)
+                chain.append(config(self.workload, *chosen))
+        # What was added to the best is measured against the baseline too.
+        found = (trial for trial in self.combined.values() if trial.reference.techniques)
+        chain += [trial.candidate for trial in found if _is(trial, "faster")]
+        several = [wanted for wanted in chain if len(wanted.techniques) > 1][-self.at_once :]
+        return [trial for wanted in several if (trial := self._trial(base, wanted))]
 
-        Alone it may end later: its own gain stands also where nothing is left for the proof.
-        """
-        if not self.best:
-            return ALONE_UNTIL * self.slice_s
-        proof_s = PROOF * (self._process_s((*self.best, name)) + self._each_s)
-        return min(COMBINED_UNTIL * self.slice_s, self.slice_s - proof_s)
+    def _beside_the_best(self) -> list[Trial]:
+        """What did not help alone may help beside what does, where that took its place."""
+        best, _ = self._best()
+        if not best:
+            return []
+        kind = self.bottleneck.kind
+        helped = any(kind in techniques.KNOWN[name].helps for name in best)
+        # What only saves memory has shown that it speeds up nothing.
+        names = [
+            name
+            for name in techniques.ordered(self.alone, "not known" if helped else kind, self.ground)
+            if _is(self.alone[name], "same", "undecided")
+            and techniques.KNOWN[name].helps
+            and techniques.fits(name, best)
+        ][:MOST_BESIDE]
+        reference = config(self.workload, *best)
+        wanted = (config(self.workload, *best, name) for name in names)
+        trials = (self._trial(reference, each) for each in wanted)
+        return [trial for trial in trials if trial and len(trial.pairs) < PROMISING_PAIRS]
 
-    def _process_s(self, names: Strings) -> float:
-        """Seconds that a process with these techniques takes, by what such ones took."""
+    def _trial(self, reference: Config, candidate: Config) -> Trial | None:
+        """The comparison, if it is open; a new one as long as there is error left for it."""
+        key = reference, candidate
+        if key not in self.combined:
+            if len(self.combined) >= MOST_COMBINED:
+                return None
+            against = f", against {reference.name}" if reference.techniques else ""
+            error = judging.FAMILY * judging.COMBINED / (max(1, self.workloads) * MOST_COMBINED)
+            self.combined[key] = Trial(reference, candidate, error, candidate.name + against)
+        trial = self.combined[key]
+        return trial if trial.open else None
+
+    def _takes_s(self, some: list[Trial]) -> float:
+        """Seconds of a heat, by what such ones took."""
+        configs = [some[0].reference, *(trial.candidate for trial in some)]
+        return sum(map(self._process_s, configs))
+
+    def _process_s(self, wanted: Config) -> float:
         usual_s = SLOW_GPU_S if self.ground.gpu else SLOW_CPU_S
         slow = (
-            slowness(name) * self._slow_s.get(techniques.KNOWN[name].group, usual_s)
-            for name in names
+            self._slow_s.get(techniques.KNOWN[name].group, usual_s) * slowness(name)
+            for name in wanted.techniques
         )
-        return max(self._each_s, self._took_s.get(tuple(sorted(names)), 0.0), *slow)
+        return max(self._each_s, sum(slow))
 
-    def _reference_s(self, names: Strings) -> float:
-        """Seconds of a heat's reference: that of the heat before is there already."""
-        return ITS_ROUNDS * self._each_s if names == self._running else self._process_s(names)
+    def _slow(self, wanted: Config) -> bool:
+        return any(map(slowness, wanted.techniques))
 
     def _learn(self, raced: Raced) -> None:
-        """What a process took: of the quick ones, of the slow ones by kind, and of each beside."""
-        beside = raced.reference.config.techniques
-        number = len(raced.candidates) + len(raced.twins)
-        tried = [candidate.config.techniques for candidate in raced.candidates]
-        slow = [name for names in tried for name in names if slowness(name)]
+        """What a process took: of the quick ones, and of the slow ones by kind."""
+        processes = [raced.reference, *raced.candidates, *raced.twins]
+        slow = [name for one in processes for name in one.config.techniques if slowness(name)]
         if not slow:
-            each_s = raced.seconds / (number + 1)
-            self._first_s = self._first_s or each_s
-            self._each_s = max(self._first_s, each_s)
-        if slow and not any(map(slowness, beside)):
-            took_s = raced.seconds - self._reference_s(beside)
-        else:
-            took_s = raced.seconds / (number + (beside != self._running))
-        for names in tried:
-            self._took_s[names] = max(took_s, self._took_s.get(names, 0.0))
-        if any(candidate.error is None for candidate in raced.candidates):
-            for name in slow:
-                self._slow_s[techniques.KNOWN[name].group] = took_s / slowness(name)
-        self._running = beside if raced.reference.error is None else None
+            self._each_s = raced.seconds / len(processes)
+        quick = sum(not self._slow(one.config) for one in processes)
+        for name in slow:
+            took_s = (raced.seconds - quick * self._each_s) / len(slow)
+            self._slow_s[techniques.KNOWN[name].group] = max(0.0, took_s) / slowness(name)
 
     # --- what came out -------------------------------------------------------------------------
 
     def _took_first(self, raced: Raced) -> None:
+        self._learn(raced)
         self.baseline = raced.reference
         if raced.reference.error is not None or not raced.reference.rounds:
             errors = [run.error for run in (raced.reference, *raced.twins) if run.error]
@@ -217,112 +341,69 @@ class Search(Struct):
         if self.memory_bytes and raced.reference.peak_bytes:
             fit = int(ROOM * self.memory_bytes / (LARGER * raced.reference.peak_bytes))
             self.at_once = max(1, min(AT_ONCE, fit - 1))
-        self.noise = judging.noise_of((raced.reference, *raced.twins), gpu=self.ground.gpu)
         self.bottleneck = raced.bottleneck or self.bottleneck
-        self.untried = techniques.ordered(self.untried, self.bottleneck.kind, self.ground)
 
-    def _took_alone(self, raced: Raced) -> None:
-        for candidate in raced.candidates:
-            (name,) = candidate.config.techniques
-            self.untried.remove(name)
-            self.alone[name] = self._gain(raced, candidate, name)
-        # The baseline's figures are of all its rounds.
-        rounds = self.baseline.rounds + raced.reference.rounds
-        self.baseline = replace(self.baseline, rounds=rounds)
-
-    def _took_combined(self, raced: Raced) -> None:
-        """Add what gained most; what gained less is tried beside it next, the others at the end."""
-        before = raced.reference.config
-        gained = []
-        others = []
-        late = False
-        for candidate in raced.candidates:
-            (added,) = {*candidate.config.techniques} - {*before.techniques}
-            gain = self._gain(raced, candidate, added)
-            over = gain.why.startswith(NO_TIME)
-            late |= over
-            self._left_over.remove(added)
-            if gain.verdict == "faster":
-                gained.append(gain)
-            elif gain.verdict == "same":
-                others.append(added)
-            elif over and len(raced.candidates) > 1:
-                self._left_over.append(added)  # with fewer beside it there may be time
-            shown = f"{candidate.config.name}, against {before.name}"
-            self.combined.append(replace(gain, technique=shown))
-        self.at_once = max(1, self.at_once - late)
-        self._dropped += others
-        if gained:
-            gained.sort(key=lambda gain: -(gain.ratio or 0.0))
-            first, *less = [gain.technique for gain in gained]
-            self.best = tuple(sorted((*self.best, first)))
-            shown = f"{' + '.join(self.best)}, against {before.name}"
-            self.found = replace(gained[0], technique=shown)
-            self._added = True
-            self._left_over = self._fitting(less + self._left_over)
-            self._dropped = self._fitting(self._dropped)
-        if raced.reference.error is not None:
-            self._left_over, self._added = [], False
-
-    def _took_proof(self, raced: Raced) -> None:
-        """What is denied is no best any more; what could not be measured again stays unproven."""
-        gain = self._gain(raced, raced.candidates[0], *self.best)
-        if gain.verdict == "not-here" or raced.reference.error is not None:
-            self._lost = raced.reference.error or gain.why
+    def _took(self, heat: Heat, raced: Raced) -> None:
+        why = raced.reference.error or NO_TIME
+        if not why.startswith(NO_TIME) and not heat.reference.techniques:
+            self.ended = f"the baseline: {why}"
             return
-        self.best_gain = gain
-        if gain.verdict != "faster":
-            self.best = ()
+        self._learn(raced)
+        known = {(trial.reference, trial.candidate): trial for trial in self._trials()}
+        tried = [known[heat.reference, wanted] for wanted in heat.candidates]
+        for trial, candidate in zip(tried, raced.candidates, strict=True):
+            trial.took(raced.reference, candidate)
+        spread = self._spread()
+        for trial in tried:
+            trial.judge(spread)
+        if heat.reference == self.baseline.config and raced.reference.rounds:
+            self.baseline = _together(self.baseline, raced.reference)
 
-    def _gain(self, raced: Raced, candidate: Measured, *names: str) -> Gain:
-        technique, lost = " + ".join(names), raced.reference.error
-        if lost is not None and candidate.error is None:
-            why = f"the reference configuration failed: {lost}"
-            return Gain(technique=technique, verdict="failed", why=why, measured=candidate)
-        return judging.gain(
-            technique,
-            raced.reference,
-            candidate,
-            noise=self.noise,
-            tolerance=techniques.tolerance_of(names),
-            losses=techniques.losses_of(names),
-        )
+    def _trials(self) -> list[Trial]:
+        return [*self.alone.values(), *self.combined.values()]
 
-    def _fitting(self, names: list[str]) -> list[str]:
-        """Those that can be added to the best so far."""
-        return [name for name in names if techniques.fits(name, self.best)]
-
-    def _best_alone(self) -> tuple[Strings, Gain | None]:
-        names = tuple(self._with("faster")[:1])
-        return names, self.alone[names[0]] if names else None
+    def _spread(self) -> float:
+        pairs = (trial.pairs for trial in self._trials())
+        return judging.spread_of(pairs, gpu=self.ground.gpu)
 
     def _with(self, verdict: str) -> list[str]:
         """The techniques that were so alone, what gained most first."""
-        gains = [gain for gain in self.alone.values() if gain.verdict == verdict]
+        gains = [trial.gain for trial in self.alone.values() if trial.gain and _is(trial, verdict)]
         gains.sort(key=lambda gain: -(gain.ratio or 0.0))
         return [gain.technique for gain in gains if gain.technique != techniques.NOTHING]
+
+    def _best(self) -> tuple[Strings, Gain | None]:
+        """What gained most against the baseline, of all that is decided."""
+        tried = [self.alone[name] for name in self._with("faster")]
+        tried += [trial for trial in self.combined.values() if _is(trial, "faster")]
+        against = self.baseline.config
+        found = [
+            (trial.candidate.techniques, trial.gain)
+            for trial in tried
+            if trial.gain and trial.reference == against
+        ]
+        return max(found, key=lambda each: each[1].ratio or 0.0, default=((), None))
 
     def settings(self, wanted: Config) -> dict[str, techniques.Value]:
         """The settings of a configuration; what was sought once is not sought again."""
         settings = techniques.settings_of(wanted.techniques)
         known = self.alone.get("larger-batch")
-        if "batch" in settings and known is not None:
-            chosen = known.measured.settings if known.measured else {}
-            settings["batch"] = max(1, int(chosen.get("batch_factor", 1)))
+        if "batch" in settings and known is not None and known._own is not None:
+            settings["batch"] = max(1, int(known._own.settings.get("batch_factor", 1)))
         return settings
 
     def result(self) -> WorkloadResult:
         """What is known by now."""
-        known = dict(self.alone)
-        for name in self.untried:
-            known[name] = Gain(technique=name, verdict="not-here", why=NOT_REACHED)
-        best, found = self.best, self.found
-        if not best and self.best_gain is None:
-            best, found = self._best_alone()
-        unproven = None
-        if self.best_gain is None and found is not None:
-            why = f"not measured again: {self._lost or self.ended or NO_TIME}"
-            unproven = replace(found, why=why)
+        gains = {name: trial.gain for name, trial in self.alone.items()}
+        known = {
+            name: gain or Gain(technique=name, verdict="not-here", why=NOT_REACHED)
+            for name, gain in gains.items()
+        }
+        for name, why in self._not_here.items():
+            known[name] = Gain(technique=name, verdict="not-here", why=why)
+        best, best_gain = self._best()
+        late = any(not trial.pairs and trial.open for trial in self.alone.values())
+        tried = any(trial.pairs for trial in self.alone.values())
         return WorkloadResult(
             name=self.workload,
             samples_unit=techniques.UNITS[self.workload],
@@ -330,10 +411,14 @@ class Search(Struct):
             bottleneck=self.bottleneck,
             alone=tuple(known[name] for name in techniques.ORDER if name in known),
             best=best,
-            best_gain=self.best_gain,
-            unproven=unproven,
-            noise=self.noise,
-            combined=tuple(self.combined),
-            ended=self.ended or self._lost or (NO_TIME if self.untried or unproven else ""),
+            best_gain=best_gain,
+            noise=math.exp(self._spread()) if tried else None,
+            combined=tuple(trial.gain for trial in self.combined.values() if trial.gain),
+            ended=self.ended or (NO_TIME if late else ""),
             shape=self.shape,
+            conditions=self.conditions,
         )
+
+
+def _is(trial: Trial, *verdicts: str) -> bool:
+    return trial.gain is not None and trial.gain.verdict in verdicts

@@ -15,20 +15,23 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cudadoctor.bench.results import BenchResult, Gain
+from cudadoctor.bench.results import BenchResult, Gain, Method
 from cudadoctor.host.children import Environment
 from cudadoctor.host.local import state_folder
 from cudadoctor.model.machine import OptStr, Strings
 
 MOST_FILES, MOST_BYTES = 200, 1 << 20
+BEST = "best combination"
+"""Under this name the day of the best combination stands among the dates."""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
     """One workload measured on one machine.
 
     gpus: names of the GPUs that were measured on, () for a CPU; cpu: its name, then only. driver:
-    None on a CPU. date: a day, ISO 8601. gains: without figures, and without the words that an
-    error may have brought. best: what was proven in fresh processes, else ().
+    None on a CPU. date: a day, ISO 8601; dates: of techniques that were measured on another day.
+    gains: without figures, and without the words that an error may have brought. best: what was
+    proven in fresh processes, else (). method: what the intervals rest on.
     """
 
     workload: str
@@ -40,6 +43,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     gains: tuple[Gain, ...] = ()
     best: Strings = ()
     best_gain: Gain | None = None
+    dates: dict[str, str] = {}
+    method: Method = "rounds"
     schema: Literal[1] = 1
 
     @property
@@ -60,7 +65,7 @@ def from_result(result: BenchResult) -> tuple[Kept, ...]:
     """What to keep: of each workload whose baseline was measured."""
 
     def bare(gain: Gain) -> Gain:
-        return replace(gain, why="", measured=None)
+        return replace(gain, why="", measured=None, pairs=())
 
     return tuple(
         Kept(
@@ -73,10 +78,38 @@ def from_result(result: BenchResult) -> tuple[Kept, ...]:
             gains=tuple(bare(gain) for gain in workload.alone if gain.verdict != "not-here"),
             best=workload.best if workload.unproven is None else (),
             best_gain=workload.best_gain and bare(workload.best_gain),
+            method=result.method,
         )
         for workload in result.workloads
         if workload.baseline.rounds
     )
+
+
+DECIDED = ("faster", "slower", "same", "loss-differs", "failed")
+
+
+def merged(earlier: Kept, later: Kept) -> Kept:
+    """The later result, and of the earlier one what was not measured again.
+
+    What was measured again stands as it came out: an earlier gain that does not hold is lost, also
+    as a part of a combination. Where a technique got fewer processes than can decide anything, it
+    was not measured again.
+    """
+    tried = {gain.technique for gain in later.gains if gain.verdict in DECIDED or gain.low}
+    gains = tuple(gain for gain in later.gains if gain.technique in tried)
+    left = tuple(gain for gain in earlier.gains if gain.technique not in tried)
+    known = {gain.technique for gain in (*gains, *left)}
+    found = replace(
+        later,
+        gains=(*gains, *left, *(gain for gain in later.gains if gain.technique not in known)),
+        dates={gain.technique: earlier.dates.get(gain.technique, earlier.date) for gain in left},
+    )
+    denied = {gain.technique for gain in gains if gain.verdict != "faster"}
+    if not later.best and not denied & {*earlier.best}:
+        date = earlier.dates.get(BEST, earlier.date)
+        found = replace(found, best=earlier.best, best_gain=earlier.best_gain)
+        found = replace(found, dates={**found.dates, BEST: date} if earlier.best else found.dates)
+    return found
 
 
 def folder(env: Environment) -> Path | None:
@@ -95,9 +128,12 @@ def keep(result: BenchResult, env: Environment) -> OptStr:
         # Whole or not at all: a reader never sees half of it.
         with tempfile.TemporaryDirectory(dir=place, prefix=".new-") as new:
             for kept in from_result(result):
-                file = Path(new, kept.name)
-                file.write_bytes(msgspec.json.encode(kept))
-                file.replace(place / kept.name)
+                file, known = Path(new, kept.name), place / kept.name
+                earlier = decoded(known.read_bytes()) if known.is_file() else None
+                sound = earlier is not None and earlier.method == kept.method
+                both = merged(earlier, kept) if earlier is not None and sound else kept
+                file.write_bytes(msgspec.json.encode(both))
+                file.replace(known)
     except OSError as error:
         return f"the result was not saved for later recommendations: {place}: {error.strerror}"
     return None
@@ -122,6 +158,10 @@ def read(env: Environment) -> Read:
             found = decoded(path.read_bytes()) if sound else None
         except OSError as error:
             found, why = None, str(error.strerror)
+        if found is not None and found.method != "processes":
+            # Its intervals rest on the rounds of single processes, which claim too much.
+            why = "measured by an earlier version of cudadoctor bench; run it again"
+            found = None
         if found is None:
             ignored.append(f"{path}: {why}")
         else:

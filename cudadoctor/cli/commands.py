@@ -200,8 +200,8 @@ def bench(options: Options) -> int:
     """Measure how much each known technique speeds up training on this machine.
 
     Trains three small models (an image classifier, a transformer encoder and a small language
-    model) unmodified, with each technique alone, and with the best combination. A gain is reported
-    only if it exceeds the measurement noise.
+    model) unmodified, with each technique alone, and with the best combination. A technique is
+    called faster only if at least three pairs of fresh processes leave no doubt.
 
     To measure your own training command instead, add it after --. It runs unchanged and is sampled
     for the time set with --minutes; what keeps the GPU waiting is reported on stderr (or in the

@@ -87,7 +87,7 @@ def parse_cpu_list(text: str) -> OptInt:
 
 
 def _quota(host: Host) -> OptInt:
-    for text in _up(host, "cpu.max"):
+    for text in group_files(host, "cpu.max"):
         row = re.match(r"(\d{1,18}) (\d{1,18})\b", text)
         if row and int(row[2]):
             return max(1, -(-int(row[1]) // int(row[2])))
@@ -98,7 +98,7 @@ def _quota(host: Host) -> OptInt:
 
 def _cgroup_memory(host: Host) -> OptInt:
     """The tightest limit from the own control group up to the root; -1 where none is set."""
-    texts = _up(host, "memory.max")
+    texts = group_files(host, "memory.max")
     # In a container the own path is the host's, so the root of the mount is asked too.
     for folder in dict.fromkeys((_own_group(host, "memory"), "")):
         answer = host.read(f"/sys/fs/cgroup/memory{folder}/memory.limit_in_bytes", 64)
@@ -118,7 +118,7 @@ def _own_group(host: Host, controller: str) -> str:
     return ""
 
 
-def _up(host: Host, name: str) -> list[str]:
+def group_files(host: Host, name: str) -> list[str]:
     """A file of cgroup v2 in the own group and in all above it."""
     path = _own_group(host, "")
     above = [path.rsplit("/", count)[0] for count in range(path.count("/") + 1)]

@@ -14,7 +14,7 @@ do not use activation checkpointing.
 
 How to check: compare the peak memory on a GPU with and without checkpointing. On any device, this
 script also counts the bytes that autograd saves for the backward pass, using
-torch.autograd.graph.saved_tensors_hooks.
+torch.autograd.graph.saved_tensors_hooks, and how often each block runs.
 
 Troubleshooting:
 - "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly": pass
@@ -30,50 +30,63 @@ Troubleshooting:
   generator and preserve_rng_state is True (the default), the recomputation uses the same dropout
   masks as the original forward pass.
 - Activation checkpointing needs no extra code under autocast: the recomputation uses the same
-  autocast settings as the original forward pass. To verify this, run the script with --bf16.
+  autocast settings as the original forward pass. This script compares the losses under autocast,
+  too.
 - With activation checkpointing, BatchNorm updates its running statistics twice per step: once in
   the forward pass and once in the recomputation.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
+from proof import Batch, Proof, apart, labeled, main, outputs_seen, saved_bytes
 from torch.utils.checkpoint import checkpoint
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def checkpoint_blocks(blocks: Iterable[torch.nn.Module]) -> None:
+    """Recompute what these blocks compute during backward(); call it once, before training.
+
+    The names of the weights do not change, so checkpoints of the model stay valid.
+    """
+    for block in blocks:
+        # preserve_rng_state=True, the default: the recomputation draws the same dropout masks.
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
 TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same operations on the same numbers
 
 
-class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
-    """Blocks with dropout; checkpointing changes only how a block is called."""
-
-    def __init__(self, width: int, depth: int, *, saves_memory: bool) -> None:
-        super().__init__()
-        self.blocks = torch.nn.ModuleList(block(width) for _ in range(depth))
-        self.head = torch.nn.Linear(width, 10)
-        self.saves_memory = saves_memory
+class Residual(torch.nn.Sequential):  # type: ignore[misc, unused-ignore]
+    """A block of a transformer without its attention; it contains dropout."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.blocks:
-            if self.saves_memory:
-                x = x + checkpoint(layer, x, use_reentrant=False, preserve_rng_state=True)
-            else:
-                x = x + layer(x)
-        return self.head(x)
+        return x + super().forward(x)
 
 
-def block(width: int) -> torch.nn.Module:
-    wide = (torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Dropout(0.1))
-    return torch.nn.Sequential(torch.nn.LayerNorm(width), *wide, torch.nn.Linear(4 * width, width))
+def network(width: int, depth: int, device: str) -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    blocks = [
+        Residual(
+            torch.nn.LayerNorm(width),
+            torch.nn.Linear(width, 4 * width),
+            torch.nn.GELU(),
+            torch.nn.Dropout(0.1),
+            torch.nn.Linear(4 * width, width),
+        )
+        for _ in range(depth)
+    ]
+    return torch.nn.Sequential(*blocks, torch.nn.Linear(width, 10)).to(device)
 
 
-def train(model: torch.nn.Module, batches: list[Batch], bf16: bool) -> Iterator[torch.Tensor]:
+def train(model: torch.nn.Module, batches: list[Batch], *, bf16: bool) -> Iterator[torch.Tensor]:
     """The same loop with and without checkpointing; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y in batches:
@@ -85,77 +98,44 @@ def train(model: torch.nn.Module, batches: list[Batch], bf16: bool) -> Iterator[
         yield loss.detach()
 
 
-def saved_bytes(model: torch.nn.Module, batch: Batch, bf16: bool) -> int:
-    """Bytes that autograd saves in a forward pass, not counting parameters and the batch."""
-    known = {tensor.data_ptr() for tensor in (*model.parameters(), *batch)}
-    held: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.data_ptr() not in known:  # two operations can save the same tensor
-            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    precision = torch.autocast(batch[0].device.type, torch.bfloat16, enabled=bf16)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), precision:
-        torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
-    return sum(held.values())
-
-
-def labeled(steps: int, width: int, device: str) -> list[Batch]:
-    """Points labeled by a random linear teacher; eight batches, repeated."""
-    torch.manual_seed(0)
-    teacher = torch.randn(width, 10)
-    inputs = [torch.randn(64, width) for _ in range(8)]
-    return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
-
-
-def measured(name: str, steps: Iterator[torch.Tensor], saved: int) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    losses: list[float] = []
-    clock = [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<12} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    line += f" ({ms[0]:.2f} to {ms[-1]:.2f}), saved for backward {saved / 2**20:.2f} MiB"
-    if torch.cuda.is_initialized():
-        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
-    print(line)
-    return torch.tensor(losses)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--bf16", action="store_true", help="train under autocast")
-    asked = parser.parse_args(argv)
-    batches = labeled(asked.steps, asked.width, asked.device)
-    runs: list[tuple[torch.Tensor, int]] = []
-    for name, saves_memory in (("plain", False), ("checkpointed", True)):
-        torch.manual_seed(0)
-        model = Network(asked.width, asked.depth, saves_memory=saves_memory).to(asked.device)
-        saved = saved_bytes(model, batches[0], asked.bf16)
-        torch.manual_seed(1)  # the same dropout in both runs
-        runs.append((measured(name, train(model, batches, asked.bf16), saved), saved))
-    (plain, plain_saved), (again, again_saved) = runs
-    off, limit = float((again - plain).abs().max() / plain[0]), TOLERANCE[asked.device]
-    held = off <= limit and again_saved * 2 < plain_saved and bool(plain[-1] < plain[0])
-    print(
-        f"{'proved' if held else 'not proved'}: losses with checkpointing and dropout are"
-        f" within {off:.1e} of plain training, relative to the first loss (tolerance {limit:.0e});"
-        f" {again_saved / plain_saved:.0%} as many bytes are saved for the backward pass;"
-        f" the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+def prove(proof: Proof) -> None:
+    batches = labeled(proof.steps, proof.width, proof.device)
+    x, y = batches[0]
+    runs: dict[str, list[float]] = {}
+    passes: dict[str, float] = {}
+    saved: dict[str, int] = {}
+    names = ("plain", "checkpointed")
+    techniques: tuple[Any, ...] = (list, proof.technique(checkpoint_blocks, instead=list))
+    for name, technique in zip(names, techniques, strict=True):
+        for bf16 in (False, True):
+            model = network(proof.width, proof.depth, proof.device)
+            technique(layer for layer in model if isinstance(layer, Residual))
+            with outputs_seen(model, torch.nn.GELU) as seen:  # one in each block
+                torch.manual_seed(1)  # the same dropout in every run
+                losses = proof.train(f"{name}{' bf16' * bf16}", train(model, batches, bf16=bf16))
+            runs[f"{name}{' bf16' * bf16}"] = losses
+            passes[name] = len(seen) / proof.steps / proof.depth
+        forward = functools.partial(model, x)
+        saved[name] = saved_bytes(forward, (*model.parameters(), x, y))
+    limit = TOLERANCE[proof.device]
+    off = apart(runs["checkpointed"], runs["plain"])
+    off_bf16 = apart(runs["checkpointed bf16"], runs["plain bf16"])
+    proof.same(
+        max(off, off_bf16) <= limit and runs["plain"][-1] < runs["plain"][0],
+        f"with dropout, losses are within {off:.1e} of plain training, and within {off_bf16:.1e}"
+        f" under autocast (tolerance {limit:.0e})",
     )
-    return 0 if held else 1
+    proof.active(
+        passes == {"plain": 1, "checkpointed": 2},
+        f"forward passes of each block per step: {passes['checkpointed']:g} instead of"
+        f" {passes['plain']:g}",
+    )
+    proof.purpose(
+        saved["checkpointed"] * 2 < saved["plain"],
+        f"the forward pass keeps {saved['checkpointed'] / 2**20:.2f} MiB for backward() instead of"
+        f" {saved['plain'] / 2**20:.2f} MiB",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(40, 10), width=64, depth=6)

@@ -32,30 +32,27 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
+from proof import (
+    Batch,
+    Proof,
+    labeled,
+    main,
+    outputs_seen,
+    perceptron,
+    saved_bytes,
+    skip,
+    train_plain,
+)
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 0.02  # relative to the fp32 loss: bf16 has 8 bits of precision, and errors add up
+# --- Copy from here ------------------------------------------------------------------------------
 
 
-def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train in the data type of the weights; yields the loss of every step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for x, y in batches:
-        loss = torch.nn.functional.cross_entropy(model(x).float(), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.detach()
-
-
-def train_bf16(model: torch.nn.Module, batches: list[Batch], device: str) -> Iterator[torch.Tensor]:
+def train_bf16(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str
+) -> Iterator[torch.Tensor]:
     """Train in mixed precision; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for x, y in batches:
@@ -68,6 +65,16 @@ def train_bf16(model: torch.nn.Module, batches: list[Batch], device: str) -> Ite
         yield loss.detach()
 
 
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+TOLERANCE = 0.02  # relative to the fp32 loss: bf16 has 8 bits of precision, and errors add up
+
+
+def train_fp32(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str
+) -> Iterator[torch.Tensor]:
+    return train_plain(model, batches)
+
+
 def multiplies_bf16(device: str) -> bool:
     """Whether the device supports bf16, natively or emulated; the only way to know is to try."""
     ones = torch.ones(8, 8, dtype=torch.bfloat16, device=device)
@@ -77,67 +84,36 @@ def multiplies_bf16(device: str) -> bool:
         return False
 
 
-def labeled(steps: int, width: int, device: str) -> list[Batch]:
-    """Points labeled by a random linear teacher; eight batches, repeated."""
-    torch.manual_seed(0)
-    teacher = torch.randn(width, 10)
-    inputs = [torch.randn(64, width) for _ in range(8)]
-    return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
-
-
-def network(width: int, device: str) -> torch.nn.Module:
-    torch.manual_seed(0)
-    layers = (torch.nn.Linear(width, 2 * width), torch.nn.GELU(), torch.nn.Linear(2 * width, 10))
-    return torch.nn.Sequential(*layers).to(device)
-
-
-def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print the time per step; item() waits for the device."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    losses, clock = list[float](), [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<22} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_initialized():
-        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
-    print(line)
-    return losses
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--width", type=int, default=256)
-    asked = parser.parse_args(argv)
-    if not multiplies_bf16(asked.device):
-        print("skipped: this GPU does not support bf16")
-        return 0
-    batches = labeled(asked.steps, asked.width, asked.device)
-
-    def fresh() -> torch.nn.Module:
-        return network(asked.width, asked.device)
-
-    plain = measured("fp32", train_plain(fresh(), batches))
-    bf16 = measured("bf16 with autocast", train_bf16(fresh(), batches, asked.device))
-    low = [(x.bfloat16(), y) for x, y in batches]
-    cast = measured("bf16 weights (wrong)", train_plain(fresh().bfloat16(), low))
-    off, off_cast = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (bf16, cast))
-    figures = (
-        f"the final loss with autocast is within {off:.1%} of fp32 (tolerance {TOLERANCE:.0%}),"
-        f" with bf16 weights within {off_cast:.1%};"
-        f" the fp32 loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+def prove(proof: Proof) -> None:
+    if not multiplies_bf16(proof.device):
+        skip("this device cannot multiply in bf16; use fp16 (amp_fp16.py)")
+    train = proof.technique(train_bf16, instead=train_fp32)
+    batches = labeled(proof.steps, proof.width, proof.device, size=512)
+    plain_model, model = (perceptron(proof.width, proof.device) for _ in range(2))
+    plain = proof.train("fp32", train_fp32(plain_model, batches, proof.device))
+    with outputs_seen(model, torch.nn.Linear) as seen:
+        mixed = proof.train("bf16", train(model, batches, proof.device))
+    off = abs(mixed[-1] - plain[-1]) / plain[-1]
+    proof.same(
+        off <= TOLERANCE and plain[-1] < plain[0],
+        f"the final loss is within {off:.2%} of fp32 (tolerance {TOLERANCE:.0%})",
     )
-    held = off <= TOLERANCE < off_cast and plain[-1] < plain[0] / 2
-    print(f"{'proved' if held else 'not proved'}: {figures}")
-    return 0 if held else 1
+    types = {str(out.dtype) for out in seen}
+    weights = {str(weight.dtype) for weight in model.parameters()}
+    proof.active(
+        types == {"torch.bfloat16"} and weights == {"torch.float32"},
+        f"the linear layers computed in {', '.join(types)}; the weights are {', '.join(weights)}",
+    )
+    # One step of each; what autograd keeps for backward() is most of a training's memory.
+    one = batches[:1]
+    in_fp32 = train_fp32(plain_model, one, proof.device)
+    in_bf16 = train(model, one, proof.device)
+    full = saved_bytes(lambda: next(in_fp32), (*plain_model.parameters(), *one[0]))
+    half = saved_bytes(lambda: next(in_bf16), (*model.parameters(), *one[0]))
+    proof.purpose(
+        half < 0.8 * full, f"backward() needs {half / 2**10:.0f} KiB instead of {full / 2**10:.0f}"
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(60, 10), width=(256, 128))

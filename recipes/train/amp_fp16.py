@@ -32,20 +32,40 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
+from proof import Batch, Proof, main, outputs_seen
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def train_fp16(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str
+) -> Iterator[torch.Tensor]:
+    """Train in mixed precision; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
+    scaler = torch.amp.GradScaler(device)
+    for x, y in batches:
+        # Only the forward pass and the loss; backward() uses the same types as forward.
+        with torch.autocast(device_type=device, dtype=torch.float16):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)  # unscales first, and skips the step if a gradient is inf
+        scaler.update()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
 TOLERANCE = 0.05  # relative to the fp32 loss: fp16 has 11 bits of precision, and errors add up
 
 
-def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train in fp32; yields the loss of every step."""
+def train_fp32(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str
+) -> Iterator[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
     for x, y in batches:
         loss = torch.nn.functional.mse_loss(model(x), y)
@@ -55,19 +75,16 @@ def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.
         yield loss.detach()
 
 
-def train_fp16(
-    model: torch.nn.Module, batches: list[Batch], device: str, *, scaled: bool = True
+def train_unscaled(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str
 ) -> Iterator[torch.Tensor]:
-    """Train in mixed precision; yields the loss of every step."""
+    """The mistake: autocast without a scaler."""
     optimizer = torch.optim.SGD(model.parameters(), lr=3.0, momentum=0.9)
-    scaler = torch.amp.GradScaler(device, enabled=scaled)
     for x, y in batches:
-        # Only the forward pass and the loss; backward() uses the same types as forward.
         with torch.autocast(device_type=device, dtype=torch.float16):
             loss = torch.nn.functional.mse_loss(model(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)  # unscales first, and skips the step if a gradient is inf
-        scaler.update()
+        loss.backward()
+        optimizer.step()
         optimizer.zero_grad()
         yield loss.detach()
 
@@ -80,7 +97,7 @@ def small_targets(steps: int, width: int, device: str) -> list[Batch]:
     return [(x.to(device), (x @ teacher).to(device)) for x in (inputs * steps)[:steps]]
 
 
-def network(width: int, device: str) -> torch.nn.Module:
+def network(width: int, device: str) -> torch.nn.Sequential:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)
@@ -90,51 +107,26 @@ def network(width: int, device: str) -> torch.nn.Module:
     return model.to(device)
 
 
-def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print the time per step; item() waits for the device."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    losses: list[float] = []
-    clock = [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<19} loss {losses[-1]:.3e}, {statistics.median(ms):.2f} ms per step"
-    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_initialized():
-        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
-    print(line)
-    return losses
+def prove(proof: Proof) -> None:
+    train = proof.technique(train_fp16, instead=train_fp32)
+    batches = small_targets(proof.steps, proof.width, proof.device)
 
+    def run(name: str, how: Any) -> list[float]:
+        model = network(proof.width, proof.device)
+        return proof.train(name, how(model, batches, proof.device))
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--width", type=int, default=256)
-    asked = parser.parse_args(argv)
-    batches = small_targets(asked.steps, asked.width, asked.device)
-
-    def fresh() -> torch.nn.Module:
-        return network(asked.width, asked.device)
-
-    plain = measured("fp32", train_plain(fresh(), batches))
-    fp16 = measured("fp16 with scaler", train_fp16(fresh(), batches, asked.device))
-    bare = train_fp16(fresh(), batches, asked.device, scaled=False)
-    unscaled = measured("fp16 without scaler", bare)
-    off, off_bare = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (fp16, unscaled))
-    figures = (
-        f"the final loss with a scaler is within {off:.1%} of fp32 (tolerance {TOLERANCE:.0%}),"
-        f" without a scaler within {off_bare:.1%};"
-        f" the fp32 loss fell from {plain[0]:.2e} to {plain[-1]:.2e}"
+    plain, bare = run("fp32", train_fp32), run("fp16 without scaler", train_unscaled)
+    model = network(proof.width, proof.device)
+    with outputs_seen(model, torch.nn.Linear) as seen:
+        fp16 = proof.train("fp16 with scaler", train(model, batches, proof.device))
+    off, off_bare = (abs(losses[-1] - plain[-1]) / plain[-1] for losses in (fp16, bare))
+    proof.same(off <= TOLERANCE, f"the final loss is within {off:.1%} of fp32")
+    types = {str(out.dtype) for out in seen}
+    proof.active(types == {"torch.float16"}, f"the linear layers computed in {', '.join(types)}")
+    proof.purpose(
+        off <= TOLERANCE < off_bare, f"without the scaler, the final loss is {off_bare:.0%} off"
     )
-    held = off <= TOLERANCE < off_bare and plain[-1] < plain[0] / 2
-    print(f"{'proved' if held else 'not proved'}: {figures}")
-    return 0 if held else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(100, 40), width=256)

@@ -20,140 +20,167 @@ Troubleshooting:
 - "worker (pid 123) is killed by signal: Killed": every DataLoader worker has its own copy of the
   cache, and the machine is out of memory. To share one copy among all workers, call share_memory_()
   on the cached tensors.
+- Every worker fills a cache of its own, so each sample is decoded once per worker: the cache is a
+  list or a dict. Keep it in tensors in shared memory, as this script does.
 - With persistent_workers=True, an epoch number that you set on the dataset never reaches the
-  workers. Store the epoch number in shared memory, as this script does.
+  workers. Store it in shared memory, as torch.zeros((), dtype=torch.int64).share_memory_(), or draw
+  the augmentation from torch's own generator, as this script does.
+- All workers draw the same augmentation: they use copies of one generator that you created, such as
+  np.random.default_rng(0). DataLoader seeds only the global generators of torch, Python and NumPy.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
+import multiprocessing
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from proof import Proof, apart, main
 from torch.utils.data import DataLoader, Dataset
+
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+class Cached(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ignore]
+    """Decodes each sample once, in the worker that needs it first, and augments it every time.
+
+    decode(index) returns a uint8 tensor of always the same shape; it must not be random.
+    """
+
+    def __init__(self, decode: Any, augment: Any, labels: list[int], shape: tuple[int, ...]):
+        self.decode, self.augment, self.labels = decode, augment, labels
+        # One tensor in shared memory: all workers fill it and read it, and none copies it.
+        self.kept = torch.empty(len(labels), *shape, dtype=torch.uint8).share_memory_()
+        self.ready = torch.zeros(len(labels), dtype=torch.bool).share_memory_()
+        self.lock = torch.multiprocessing.Lock()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        with self.lock:  # if the flag is set, the pixels are complete
+            ready = bool(self.ready[index])
+        if not ready:
+            self.kept[index] = self.decode(index)
+            with self.lock:
+                self.ready[index] = True
+        return self.augment(self.kept[index]), self.labels[index]  # augment after the cache
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
 
 TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same samples; only a GPU may round differently
 STORED, SIZE = 96, 32  # image side in pixels: as stored, as trained
+SHAPE = (3, SIZE + 8, SIZE + 8)  # as cached: the crop needs a margin
 
 
 class Files:
-    """Compressed images that stand for files; counts how many this process decodes."""
+    """Compressed images that stand for files; counts how often each of them is decoded."""
 
     def __init__(self, samples: int) -> None:
-        torch.manual_seed(0)
-        self.labels, self.decoded = torch.arange(samples) % 4, 0
-        dark = 30 * self.labels.view(-1, 1, 1, 1)  # the four classes differ in brightness
-        images = (torch.randint(120, (samples, 3, STORED, STORED)) + dark).to(torch.uint8)
-        self.stored = [zlib.compress(bytes(x.flatten().tolist())) for x in images]
+        draw = torch.Generator().manual_seed(0)
+        labels = torch.arange(samples) % 4
+        self.labels: list[int] = labels.tolist()
+        dark = 30 * labels.view(-1, 1, 1, 1)  # the four classes differ in brightness
+        noise = torch.randint(120, (samples, 3, STORED, STORED), generator=draw)
+        images = (noise + dark).to(torch.uint8)
+        self.stored: list[bytes] = []
+        for image in images.flatten(1):
+            raw = bytearray(image.numel())
+            torch.frombuffer(raw, dtype=torch.uint8).copy_(image)
+            self.stored.append(zlib.compress(raw, 1))
+        # Not one of torch's tensors: the cache relies on those, the count must not.
+        self.decodes = multiprocessing.Array("i", samples, lock=False)
 
     def decode(self, index: int) -> torch.Tensor:
         """Uncompress and resize: slow, with the same result every time."""
-        self.decoded += 1
+        self.decodes[index] += 1  # no other process decodes this index now
         raw = torch.frombuffer(bytearray(zlib.decompress(self.stored[index])), dtype=torch.uint8)
         image = raw.view(1, 3, STORED, STORED).float()
-        small = torch.nn.functional.interpolate(image, SIZE + 8, mode="bilinear", antialias=True)
+        small = torch.nn.functional.interpolate(image, SHAPE[1:], mode="bilinear", antialias=True)
         return small[0].round().clamp(0, 255).to(torch.uint8)
 
 
-class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ignore]
-    """cache: "no", "decoded" (the technique) or "augmented" (the mistake)."""
+def augment(image: torch.Tensor) -> torch.Tensor:
+    """A random crop, perhaps mirrored. DataLoader seeds torch differently in each worker."""
+    top, left, mirror = torch.randint(0, 8, (3,)).tolist()
+    x = image[:, top : top + SIZE, left : left + SIZE]
+    return (x.flip(-1) if mirror < 4 else x).float() / 255  # a new tensor: the cache stays clean
 
-    def __init__(self, files: Files, cache: str) -> None:
-        self.files, self.cache = files, cache
-        # One tensor in shared memory: all workers fill it and read it, and none copies it.
-        count, side, self.lock = len(files.stored), SIZE + 8, torch.multiprocessing.Lock()
-        self.kept = torch.empty(count, 3, side, side, dtype=torch.uint8).share_memory_()
-        self.have = torch.zeros(count, dtype=torch.bool).share_memory_()
-        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
-        self.finished: dict[int, torch.Tensor] = {}
 
-    def __len__(self) -> int:
-        return len(self.files.stored)
-
-    def decoded(self, index: int) -> torch.Tensor:
-        if self.cache != "decoded":
-            return self.files.decode(index)
-        with self.lock:  # if the flag is set, the pixels are complete
-            have = bool(self.have[index])
-        if not have:
-            self.kept[index] = self.files.decode(index)
-            with self.lock:
-                self.have[index] = True
-        return self.kept[index]
-
-    def augmented(self, index: int) -> torch.Tensor:
-        """A random crop, perhaps mirrored: different in every epoch, the same in every run."""
-        draw = torch.Generator().manual_seed(int(self.epoch) * len(self) + index)
-        top, left, mirror = torch.randint(0, 8, (3,), generator=draw).tolist()
-        x = self.decoded(index)[:, top : top + SIZE, left : left + SIZE]
-        return (x.flip(-1) if mirror < 4 else x).float() / 255  # a new tensor
+class Uncached(Cached):
+    """Decodes every time."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if self.cache == "augmented" and index not in self.finished:
-            self.finished[index] = self.augmented(index)
-        x = self.finished[index] if self.cache == "augmented" else self.augmented(index)
-        return x, int(self.files.labels[index])
+        return self.augment(self.decode(index)), self.labels[index]
 
 
-def differing(data: Images) -> float:
-    """The share of samples that differ in the next epoch."""
-    epochs = list[list[torch.Tensor]]()
-    for number in (0, 1):
-        data.epoch.fill_(number)
-        epochs.append([data[i][0] for i in range(len(data))])
-    return statistics.mean(not torch.equal(a, b) for a, b in zip(*epochs, strict=True))
+class CachedTooLate(Cached):
+    """The mistake: a cache of augmented samples, which are then the same in every epoch."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        known = self.__dict__.setdefault("known", {})
+        if index not in known:
+            known[index] = super().__getitem__(index)
+        return known[index]  # type: ignore[no-any-return]
 
 
-def train(data: Images, epochs: int, workers: int, device: str) -> tuple[torch.Tensor, list[float]]:
-    """The loss of every step, and the milliseconds per step of every epoch but the first."""
+def train(data: Cached, epochs: int, workers: int, device: str) -> Iterator[torch.Tensor]:
+    """Yields the loss of every step."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE**2, 4)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    loader: Any = DataLoader(data, 32, num_workers=workers, persistent_workers=workers > 0)
-    losses, ms = list[float](), list[float]()
-    for epoch in range(epochs):
-        data.epoch.fill_(epoch)
-        started = time.perf_counter()
+    kept = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader: Any = DataLoader(data, 32, shuffle=True, **kept)
+    for _ in range(epochs):
         for x, y in loader:
             loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(loss.item())  # waits for the device
-        ms.append(1e3 * (time.perf_counter() - started) / len(loader))
-    return torch.tensor(losses), sorted(ms[1:])
+            yield loss.detach()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=8, help="steps per epoch")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=0)
-    asked = parser.parse_args(argv)
-    losses, differs = dict[str, torch.Tensor](), dict[str, float]()
-    for cache in ("no", "decoded", "augmented"):
-        data = Images(Files(asked.steps * 32), cache)
-        losses[cache], s = train(data, asked.epochs, asked.workers, asked.device)
-        line = f"cache: {cache:<9} loss {losses[cache][-1]:.4f}, {data.files.decoded} decoded"
-        print(f"{line}, {statistics.median(s):.1f} ms per step ({s[0]:.1f} to {s[-1]:.1f})")
-        differs[cache] = differing(data)
-    off, limit = float((losses["decoded"] - losses["no"]).abs().max()), TOLERANCE[asked.device]
-    held = off <= limit and differs["decoded"] > 0.9 and differs["augmented"] == 0
-    held = held and bool(losses["no"][-1] < losses["no"][0])
-    print(
-        f"{'proved' if held else 'not proved'}: no loss of {len(losses['no'])} steps changes by"
-        f" more than {off:.1e} (tolerance {limit:.0e}); {differs['decoded']:.0%} of the samples"
-        f" differ between epochs (at least 90%), {differs['augmented']:.0%} if cached after"
-        f" augmentation"
+def differing(data: Cached) -> float:
+    """The share of samples that differ in the next epoch."""
+    first, second = ([data[i][0] for i in range(len(data))] for _ in range(2))
+    return sum(not torch.equal(a, b) for a, b in zip(first, second, strict=True)) / len(data)
+
+
+def prove(proof: Proof) -> None:
+    samples = proof.steps * 32
+    runs: list[list[float]] = []
+    decodes: list[list[int]] = []
+    differs: list[float] = []
+    kinds: list[Any] = [Uncached, proof.technique(Cached, instead=Uncached), CachedTooLate]
+    for name, kind in zip(("not cached", "cached", "cached too late"), kinds, strict=True):
+        files = Files(samples)
+        data = kind(files.decode, augment, files.labels, SHAPE)
+        steps = train(data, proof.epochs, proof.workers, proof.device)
+        runs.append(proof.train(name, steps))
+        decodes.append(list(files.decodes))
+        differs.append(differing(data))
+    (plain, cached, _), limit = runs, TOLERANCE[proof.device]
+    off, epoch = apart(cached, plain), proof.steps
+    proof.same(
+        off <= limit and sum(plain[-epoch:]) < sum(plain[:epoch]),
+        f"losses of {proof.epochs} epochs within {off:.1e} of training without a cache (tolerance"
+        f" {limit:.0e})",
     )
-    return 0 if held else 1
+    times = sorted(set(decodes[1]))
+    proof.active(
+        times == [1],
+        f"decodes of each image, by {proof.workers} workers together:"
+        f" {' to '.join(map(str, times))}",
+    )
+    proof.purpose(
+        sum(decodes[1]) == samples < sum(decodes[0]) and differs[1] > 0.9 and differs[2] == 0,
+        f"{sum(decodes[1])} decodes instead of {sum(decodes[0])}; {differs[1]:.0%} of the samples"
+        f" differ in the next epoch, {differs[2]:.0%} if cached after augmentation",
+    )
 
 
 if __name__ == "__main__":  # spawned workers import this file but must not train
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(8, 4), epochs=(5, 3), workers=2)

@@ -12,8 +12,8 @@ have no fast kernel can become slower. A layer that supports only the contiguous
 conversions in every step: to the contiguous layout and back.
 
 How to check: call x.is_contiguous(memory_format=torch.channels_last) on the output of each layer
-(this script counts the layers for which the result is True), and compare the time per step with and
-without channels-last. In a profile, the conversion kernels (nchwToNhwc, nhwcToNchw) should no
+(this script counts the outputs for which the result is True), and compare the time per step with
+and without channels-last. In a profile, the conversion kernels (nchwToNhwc, nhwcToNchw) should no
 longer appear.
 
 Troubleshooting:
@@ -32,19 +32,34 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
+from proof import Batch, Proof, apart, main
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def channels_last(
+    model: torch.nn.Module, batches: Iterable[Batch]
+) -> tuple[torch.nn.Module, Iterator[Batch]]:
+    """Convert the model and the images; labels have no such layout."""
+    model = model.to(memory_format=torch.channels_last)
+    return model, ((x.to(memory_format=torch.channels_last), y) for x, y in batches)
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss; summation order differs
 
 
-def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
+def contiguous(
+    model: torch.nn.Module, batches: Iterable[Batch]
+) -> tuple[torch.nn.Module, Iterator[Batch]]:
+    return model, iter(batches)
+
+
+def train(model: torch.nn.Module, batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
     """The same loop for both memory layouts; yields the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for x, y in batches:
@@ -55,15 +70,7 @@ def train(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor
         yield loss.detach()
 
 
-def channels_last(
-    model: torch.nn.Module, batches: list[Batch]
-) -> tuple[torch.nn.Module, list[Batch]]:
-    """The technique: convert the model and the images. Labels have no such layout."""
-    model = model.to(memory_format=torch.channels_last)
-    return model, [(x.to(memory_format=torch.channels_last), y) for x, y in batches]
-
-
-def network(channels: int, device: str) -> torch.nn.Module:
+def network(channels: int, device: str) -> torch.nn.Sequential:
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = []
     for entering, leaving in ((3, channels), (channels, channels), (channels, 2 * channels)):
@@ -88,66 +95,42 @@ def images(steps: int, device: str) -> list[Batch]:
     return (batches * steps)[:steps]
 
 
-def kept_by(model: torch.nn.Module, x: torch.Tensor) -> tuple[int, int]:
-    """How many of the layers' image-shaped outputs are channels-last, and how many exist."""
-    orders: list[bool] = []
+def layouts(model: torch.nn.Sequential) -> dict[str, list[bool]]:
+    """Collects, from now on, whether what enters and leaves each layer is channels-last."""
+    seen: dict[str, list[bool]] = {"inputs": [], "outputs": []}
 
-    def note(_: torch.nn.Module, __: object, result: torch.Tensor) -> None:
-        if result.dim() == 4 and result.shape[-1] > 1:  # a single pixel fits both layouts
-            orders.append(result.is_contiguous(memory_format=torch.channels_last))
+    def note(_layer: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        for kind, tensor in (("inputs", inputs[0]), ("outputs", output)):
+            if tensor.dim() == 4 and tensor.shape[-1] > 1:  # a single pixel fits both layouts
+                seen[kind].append(tensor.is_contiguous(memory_format=torch.channels_last))
 
-    hooks = [layer.register_forward_hook(note) for layer in model]
-    with torch.no_grad():
-        model.eval()(x)
-    model.train()
-    for hook in hooks:
-        hook.remove()
-    return sum(orders), len(orders)
+    for layer in model:
+        layer.register_forward_hook(note)
+    return seen
 
 
-def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print the time per step; item() waits for the device."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    losses: list[float] = []
-    clock = [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<13} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_initialized():
-        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
-    print(line)
-    return losses
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--channels", type=int, default=16)
-    asked = parser.parse_args(argv)
+def prove(proof: Proof) -> None:
     torch.backends.cudnn.allow_tf32 = False  # TF32 would change more than the layout does
     torch.set_float32_matmul_precision("highest")
-    batches = images(asked.steps, asked.device)
-    plain = measured("contiguous", train(network(asked.channels, asked.device), batches))
-    model, moved = channels_last(network(asked.channels, asked.device), batches)
-    last = measured("channels-last", train(model, moved))
-    kept, of = kept_by(model, moved[0][0])
-    off = float((torch.tensor(last) - torch.tensor(plain)).abs().max()) / plain[0]
-    limit = TOLERANCE[asked.device]
-    held = off <= limit and kept == of > 0 and plain[-1] < plain[0]
-    print(
-        f"{'proved' if held else 'not proved'}: {kept} of {of} layers keep channels-last, and"
-        f" losses are within {off:.1e} of the contiguous layout, relative to the first (tolerance"
-        f" {limit:.0e}); the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    batches = images(proof.steps, proof.device)
+    plain = proof.train("contiguous", train(network(proof.channels, proof.device), batches))
+    convert = proof.technique(channels_last, instead=contiguous)
+    model = network(proof.channels, proof.device)
+    seen = layouts(model)
+    last = proof.train("channels-last", train(*convert(model, batches)))
+    off, limit = apart(last, plain), TOLERANCE[proof.device]
+    proof.same(
+        off <= limit and plain[-1] < plain[0],
+        f"losses within {off:.1e} of the contiguous layout (tolerance {limit:.0e})",
     )
-    return 0 if held else 1
+    seen["convolution weights"] = [
+        layer.weight.is_contiguous(memory_format=torch.channels_last)
+        for layer in model
+        if isinstance(layer, torch.nn.Conv2d)
+    ]
+    counts = ", ".join(f"{sum(found)} of {len(found)} {kind}" for kind, found in seen.items())
+    proof.active(all(all(found) and found for found in seen.values()), f"channels-last: {counts}")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(30, 10), channels=16)

@@ -37,17 +37,15 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from proof import Batch, Proof, apart, labeled, main, operations_seen, skip
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 1e-3  # relative to the first loss
+# --- Copy from here ------------------------------------------------------------------------------
+
 WARM_UP = 3  # steps before recording: cuBLAS, autograd and the optimizer allocate lazily
 
 
@@ -76,6 +74,10 @@ def train_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torc
             yield one_step(model, optimizer, new_x, new_y)
 
 
+def adam(model: Any) -> Any:  # capturable: the GPU counts the steps, not Python
+    return torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
+
+
 def one_step(model: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     loss = torch.nn.functional.cross_entropy(model(x), y)
     loss.backward()
@@ -93,10 +95,22 @@ def rewind(model: torch.nn.Module, optimizer: Any, before: list[torch.Tensor]) -
             tensor.zero_()
 
 
+# --- Copy to here, or from here, if recording the model is enough --------------------------------
+
+
+def record_model(model: torch.nn.Module, x: torch.Tensor) -> Any:
+    """Record only the model, forward and backward; the loss and the optimizer stay in Python."""
+    return torch.cuda.make_graphed_callables(model, (x.clone(),))
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
+TOLERANCE = 1e-3  # relative to the first loss
+
+
 def train_half_graphed(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train with only the model recorded, forward and backward; all batches have one shape."""
-    recorded = torch.cuda.make_graphed_callables(model, (batches[0][0].clone(),))
-    return train_plain(recorded, batches)
+    """Train with only the model recorded."""
+    return train_plain(record_model(model, batches[0][0]), batches)
 
 
 def train_plain(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
@@ -110,53 +124,55 @@ def train_plain(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
         yield loss.detach()
 
 
-def adam(model: Any) -> Any:  # capturable: the GPU counts the steps, not Python
-    return torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
-
-
 def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[Batch]]:
     torch.manual_seed(0)
     blocks = [part for _ in range(8) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
     model = torch.nn.Sequential(*blocks, torch.nn.Linear(width, 10)).to(device)
-    teacher = torch.randn(width, 10)
-    inputs = ([torch.randn(64, width) for _ in range(8)] * steps)[:steps]
-    return model, [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in inputs]
+    return model, labeled(steps, width, device)
 
 
-def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    torch.cuda.reset_peak_memory_stats()
-    losses, clock = list[float](), [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<16} loss {losses[-1]:.4f}, {statistics.median(ms):.3f} ms per step ({ms[0]:.3f}"
-    print(f"{line} to {ms[-1]:.3f}), peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB")
-    return torch.tensor(losses)
+Training = Callable[[torch.nn.Module, list[Batch]], Iterator[torch.Tensor]]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--width", type=int, default=128)
-    asked = parser.parse_args(argv)
-    if asked.device == "cpu":
-        print("skipped: CUDA graphs need an NVIDIA GPU")
-        return 0
-    shape = (asked.steps, asked.width, asked.device)
-    plain = measured("launch by launch", train_plain(*network_and_batches(*shape)))
-    whole = measured("step recorded", train_graphed(*network_and_batches(*shape)))
-    half = measured("model recorded", train_half_graphed(*network_and_batches(*shape)))
-    off = max(float((losses - plain).abs().max() / plain[0]) for losses in (whole, half))
-    held = off <= TOLERANCE and bool(plain[-1] < plain[0])
-    figures = f"losses within {off:.1e} of eager, relative to the first (tolerance {TOLERANCE:.0e})"
-    print(f"{'proved' if held else 'not proved'}: {figures}; {plain[0]:.3f} -> {plain[-1]:.3f}")
-    return 0 if held else 1
+def operations(train: Training, width: int, device: str) -> tuple[Counter[str], int]:
+    """What Python runs in four steps after the first, and how much that is per step."""
+    steps = train(*network_and_batches(5, width, device))
+    next(steps)  # with the warm-up and the recording
+    with operations_seen() as seen:
+        count = len(list(steps))
+    return Counter(name.removeprefix("aten::") for name in seen.names), len(seen.names) // count
+
+
+def prove(proof: Proof) -> None:
+    if proof.device == "cpu":
+        skip("CUDA graphs need an NVIDIA GPU")
+    train = proof.technique(train_graphed, instead=train_plain)
+    train_half = proof.technique(train_half_graphed, instead=train_plain)
+
+    def run(name: str, how: Training) -> list[float]:
+        return proof.train(name, how(*network_and_batches(proof.steps, proof.width, proof.device)))
+
+    plain = run("launch by launch", train_plain)
+    whole, half = run("step recorded", train), run("model recorded", train_half)
+    off, off_half = apart(whole, plain), apart(half, plain)
+    proof.same(
+        max(off, off_half) <= TOLERANCE and plain[-1] < plain[0],
+        f"losses within {off:.1e} of plain training if the step is recorded, within {off_half:.1e}"
+        f" if only the model is (tolerance {TOLERANCE:.0e})",
+    )
+    (_, count_plain), (seen, count), (seen_half, _) = (
+        operations(how, proof.width, proof.device) for how in (train_plain, train, train_half)
+    )
+    proof.active(
+        set(seen) == {"copy_"} and seen_half["addmm"] == 0,
+        f"if the step is recorded, Python runs only {', '.join(sorted(seen)[:5])}; if the model is,"
+        f" addmm {seen_half['addmm']} times",
+    )
+    proof.purpose(
+        count == 2 < count_plain,
+        f"operations that Python runs per step: {count} instead of {count_plain}",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(200, 40), width=128)

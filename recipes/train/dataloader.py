@@ -43,44 +43,21 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
+import os
 import shutil
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from proof import Proof, main, skip
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same samples and order; only a GPU may round
-WIDTH, SHM = 512, Path("/dev/shm")
+# --- Copy from here ------------------------------------------------------------------------------
 
 
-class Augmented(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc, unused-ignore]
-    """Noisy points, computed on access, as a real dataset decodes and augments its samples."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        x = torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))  # not the worker's
-        for _ in range(5):  # some work
-            x = x + 0.01 * torch.fft.fft(x).real / WIDTH
-        return x, int(x[: WIDTH // 2].sum() > x[WIDTH // 2 :].sum())
-
-
-def plain_loader(data: Augmented, batch: int) -> Any:
-    order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
-    return DataLoader(data, batch, sampler=order)
-
-
-def tuned_loader(data: Augmented, batch: int, workers: int, device: str) -> Any:
+def tuned_loader(data: Any, batch: int, workers: int, device: str) -> Any:
     """Persistent worker processes, and pinned memory if batches go to a GPU."""
     # A separate generator: the loader must not draw the workers' seeds from it.
     order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
@@ -95,22 +72,45 @@ def tuned_loader(data: Augmented, batch: int, workers: int, device: str) -> Any:
     )
 
 
-def train(loader: Any, device: str) -> Iterator[tuple[torch.Tensor, float]]:
-    """Train two epochs; yields the loss of every step and the seconds spent waiting for data."""
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # same samples and order; only a GPU may round
+WIDTH, SLOW_S, SHM = 64, 0.004, Path("/dev/shm")
+
+
+class Slow(Dataset[tuple[torch.Tensor, int, int]]):  # type: ignore[misc, unused-ignore]
+    """Points that take a moment to arrive, as from a disk; each says which process read it."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        x = torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))  # not the worker's
+        time.sleep(SLOW_S)
+        return x, int(x[: WIDTH // 2].sum() > x[WIDTH // 2 :].sum()), os.getpid()
+
+
+def plain_loader(data: Slow, batch: int, workers: int, device: str) -> Any:
+    order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
+    return DataLoader(data, batch, sampler=order)
+
+
+def train(loader: Any, device: str, readers: set[int]) -> Iterator[torch.Tensor]:
+    """Train two epochs; yields the loss of every step and notes which processes read."""
     torch.manual_seed(0)
     model = torch.nn.Linear(WIDTH, 2).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(2):
-        asked = time.perf_counter()
-        for x, y in loader:
-            waited = time.perf_counter() - asked
+        for x, y, pids in loader:
+            readers.update(pids.tolist())
             scores = model(x.to(device, non_blocking=True))  # returns at once if x is pinned
             loss = torch.nn.functional.cross_entropy(scores, y.to(device, non_blocking=True))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            yield loss.detach(), waited
-            asked = time.perf_counter()
+            yield loss.detach()
 
 
 def too_small(free_bytes: int | None, batch_bytes: int, workers: int) -> str | None:
@@ -121,43 +121,35 @@ def too_small(free_bytes: int | None, batch_bytes: int, workers: int) -> str | N
     return f"/dev/shm has {free_bytes >> 20} MiB free; the workers need {need / 2**20:.0f} MiB"
 
 
-def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    losses, waits = list[float](), list[float]()
-    clock = [time.perf_counter()]
-    for loss, waited in steps:
-        losses.append(loss.item())
-        waits.append(waited)
-        clock.append(time.perf_counter())
-    first = len(losses) // 4  # earlier steps are the warm-up
-    ms = sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock[first:]))
-    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    waiting = sum(waits[first:]) / (clock[-1] - clock[first])
-    print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f}), {waiting:.0%} of the time waiting for a batch")
-    return torch.tensor(losses)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=40, help="steps in each of the two epochs")
-    parser.add_argument("--workers", type=int, default=2)
-    asked = parser.parse_args(argv)
-    data = Augmented(asked.steps * 32)
+def prove(proof: Proof) -> None:
     free_bytes = shutil.disk_usage(SHM).free if SHM.is_dir() else None
-    if why := too_small(free_bytes, 32 * WIDTH * 4, asked.workers):
-        print(f"skipped: {why}")
-        return 0
-    plain = measured("0 workers", train(plain_loader(data, 32), asked.device))
-    loader = tuned_loader(data, 32, asked.workers, asked.device)
-    tuned = measured(f"{asked.workers} workers", train(loader, asked.device))
-    off, limit = float((tuned - plain).abs().max()), TOLERANCE[asked.device]
-    held = off <= limit and bool(plain[-1] < plain[0])
-    figures = f"{len(plain)} losses differ by at most {off:.1e} (tolerance {limit:.0e})"
-    print(f"{'proved' if held else 'not proved'}: same samples, same order: {figures}")
-    return 0 if held else 1
+    if why := too_small(free_bytes, 32 * WIDTH * 4, proof.workers):
+        skip(why)
+    build = proof.technique(tuned_loader, instead=plain_loader)
+    data, runs, seconds, readers = Slow(proof.steps * 32), [], [], []
+    for name, make in (("no workers", plain_loader), (f"{proof.workers} workers", build)):
+        seen: set[int] = set()
+        loader = make(data, 32, proof.workers, proof.device)
+        began = time.perf_counter()
+        runs.append(proof.train(name, train(loader, proof.device, seen)))
+        seconds.append(time.perf_counter() - began)
+        readers.append(seen)
+    off = max(abs(a - b) for a, b in zip(*runs, strict=True))
+    limit = TOLERANCE[proof.device]
+    proof.same(
+        off <= limit and runs[0][-1] < runs[0][0],
+        f"the same samples in the same order: {len(runs[0])} losses differ by at most {off:.1e}",
+    )
+    proof.active(
+        len(readers[1]) == proof.workers and os.getpid() not in readers[1],
+        f"over two epochs, {len(readers[1])} processes read the data,"
+        f" {'this one' if os.getpid() in readers[1] else 'all of them workers'}",
+    )
+    proof.purpose(
+        seconds[1] < 0.9 * seconds[0],
+        f"both epochs took {seconds[1]:.1f} s instead of {seconds[0]:.1f} s: the waits overlap",
+    )
 
 
 if __name__ == "__main__":  # spawned workers import this file but must not train
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(20, 6), workers=2)

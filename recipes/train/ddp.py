@@ -47,22 +47,32 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import itertools
-import os
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main as torchrun
+from proof import Proof, apart, in_processes, main
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def distributed(model: torch.nn.Module) -> torch.nn.Module:
+    """Average the gradients of all processes in backward(); the model is already on its GPU."""
+    return DistributedDataParallel(model)
+
+
+def own_batches(data: Any, batch: int, epochs: int) -> Iterator[Any]:
+    """This process's part of the data, in a new order in every epoch."""
+    sampler = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
+    loader = DataLoader(data, batch, sampler=sampler, drop_last=True)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)  # the same order in all processes
+        yield from loader
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss; summation order differs
 EACH, STEPS_AN_EPOCH, WIDTH = 16, 8, 64  # the batch of one process
 
@@ -78,25 +88,15 @@ def network(device: str) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(WIDTH, 99), torch.nn.Linear(99, 10)).to(device)
 
 
-def train(model: Any, batches: Any, device: str) -> Iterator[torch.Tensor]:
-    """Train; yields this process's loss of every step."""
+def train(model: Any, batches: Iterable[Any], device: str) -> Iterator[torch.Tensor]:
+    """Train; yields this process's loss of every step. Gradients stay until the next step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for x, y in batches:
+        optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
         loss.backward()  # with DDP, also averages the gradients of all processes
         optimizer.step()
-        optimizer.zero_grad()
         yield loss.detach()
-
-
-def own_batches(world: int, epochs: int) -> Iterator[Any]:
-    """This process's part of every batch."""
-    data = labeled(world)
-    sampler = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
-    loader = DataLoader(data, EACH, sampler=sampler, drop_last=True)
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)  # a new order in each epoch, the same in all processes
-        yield from loader
 
 
 def whole_batches(world: int, epochs: int) -> Iterator[Any]:
@@ -107,62 +107,47 @@ def whole_batches(world: int, epochs: int) -> Iterator[Any]:
         yield from (data[chosen] for chosen in order.split(EACH * world))
 
 
-def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """The loss of every step, averaged over all processes; rank 0 prints the time per step."""
-    losses, clock = list[float](), [time.perf_counter()]
-    for loss in steps:
-        dist.all_reduce(loss)  # only to report it
-        losses.append(loss.item() / dist.get_world_size())  # item() waits for the device
-        clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # without the warm-up
-    if dist.get_rank() == 0:
-        line = f"{name:<8} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-        print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
-    return losses
-
-
-def compare(kind: str, epochs: int) -> int:
-    """Each process trains alone with whole batches, then all train together with parts."""
-    own = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else None
-    if own:
-        torch.cuda.set_device(own)  # before anything else touches a GPU
-    dist.init_process_group("nccl" if own else "gloo", device_id=own)
-    world, rank = dist.get_world_size(), dist.get_rank()
-    alone = measured("alone", train(network(kind), whole_batches(world, epochs), kind))
-    model = DistributedDataParallel(network(kind))
-    together = measured("together", train(model, own_batches(world, epochs), kind))
-    dist.barrier()  # no process may exit while another still needs it
-    dist.destroy_process_group()
-    off = max(abs(a - b) for a, b in zip(alone, together, strict=False)) / alone[0]
-    held = len(together) == len(alone) and off <= TOLERANCE[kind] and alone[-1] < alone[0]
-    if rank == 0:
-        print(
-            f"{'proved' if held else 'not proved'}: {world} processes with {EACH} samples each"
-            f" match one process with {EACH * world}: losses within {off:.1e}, relative to the"
-            f" first (tolerance {TOLERANCE[kind]:.0e}), {len(together)} of {len(alone)} steps"
-        )
-    return 0 if held else 1
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=4, help="epochs (8 steps each)")
-    asked = parser.parse_args(argv)
+def work(rank: int, world: int, device: str, epochs: int, off: bool) -> Any:
+    """Train with whole batches as if alone, then with parts of them together."""
     torch.set_float32_matmul_precision("highest")  # TF32 would exceed the tolerance
-    if "RANK" in os.environ:  # started by torchrun
-        return compare(asked.device, asked.steps)
-    count = torch.cuda.device_count() if asked.device == "cuda" else 2
-    if count < 2:
-        print("skipped: DDP needs at least two GPUs; to try it on the CPU, use --device cpu")
-        return 0
-    start = ["--standalone", f"--nproc-per-node={count}", __file__]
-    with contextlib.suppress(ChildFailedError):
-        torchrun([*start, "--device", asked.device, "--steps", str(asked.steps)])
-        return 0
-    return 1
+    alone = [float(loss) for loss in train(network(device), whole_batches(world, epochs), device)]
+    model = network(device) if off else distributed(network(device))
+    seen: list[torch.Tensor] = []
+
+    def noted() -> Iterator[Any]:
+        for x, y in own_batches(labeled(world), EACH, epochs):
+            seen.append(x)
+            yield x, y
+
+    together = [float(loss) for loss in train(model, noted(), device)]
+    gradients = [weight.grad.flatten().tolist()[:50] for weight in model.parameters()]
+    return alone, together, gradients, [float(x.sum()) for x in seen]
+
+
+def prove(proof: Proof) -> None:
+    ranks = in_processes(work, proof.device, proof.device, proof.epochs, proof.off)
+    world, (alone, together, gradients, seen) = len(ranks), ranks[0]
+    mean = [sum(losses) / world for losses in zip(*(rank[1] for rank in ranks), strict=True)]
+    print(f"loss of one process {alone[-1]:.4f}, of {world} together {mean[-1]:.4f}")
+    off, limit = apart(mean, alone), TOLERANCE[proof.device]
+    proof.same(
+        off <= limit and alone[-1] < alone[0],
+        f"{world} processes with {EACH} samples each match one with {EACH * world}: losses within"
+        f" {off:.1e}, relative to the first (tolerance {limit:.0e})",
+    )
+    equal = sum(rank[2] == gradients for rank in ranks)
+    others = sum(rank[3] == seen for rank in ranks)
+    proof.active(
+        equal == world and others == 1,
+        f"{equal} of {world} processes have the same gradients,"
+        f" {'all from different samples' if others == 1 else f'{others} from the same samples'}",
+    )
+    proof.purpose(
+        len(together) == len(alone),
+        f"each process computed {len(together) * EACH} samples instead of"
+        f" {len(alone) * EACH * world}",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, epochs=(4, 2))

@@ -32,36 +32,19 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from proof import Batch, Proof, apart, main
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # relative to the first loss: same features, computed once
+# --- Copy from here ------------------------------------------------------------------------------
 
 
 def freeze(backbone: torch.nn.Module) -> None:
-    """The technique: no gradients, and no state that changes."""
+    """No gradients, and no state that changes; call it again after model.train()."""
     backbone.requires_grad_(False)
     backbone.eval()
-
-
-def train_frozen(backbone: Any, head: Any, epoch: list[Batch], epochs: int) -> Iterator[Any]:
-    """Train the head on top of the frozen backbone; yields the loss of every step."""
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)  # only the parameters that learn
-    for x, y in epoch * epochs:
-        with torch.no_grad():
-            features = backbone(x)
-        loss = torch.nn.functional.cross_entropy(head(features), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.detach()
 
 
 def train_on_features(backbone: Any, head: Any, epoch: list[Batch], epochs: int) -> Iterator[Any]:
@@ -71,6 +54,27 @@ def train_on_features(backbone: Any, head: Any, epoch: list[Batch], epochs: int)
         known = [(backbone(x), y) for x, y in epoch]
     for features, y in known * epochs:
         loss = torch.nn.functional.cross_entropy(head(features), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # relative to the first loss: same features, computed once
+
+
+def leave_as_it_is(backbone: torch.nn.Module) -> None:
+    pass
+
+
+def train_whole(backbone: Any, head: Any, epoch: list[Batch], epochs: int) -> Iterator[Any]:
+    """Train everything that is not frozen; yields the loss of every step."""
+    model = torch.nn.Sequential(backbone, head)
+    learns = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.SGD(learns, lr=0.2)
+    for x, y in epoch * epochs:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -106,50 +110,39 @@ def labeled(device: str) -> list[Batch]:
     return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in inputs]
 
 
-def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    losses: list[float] = []
-    clock = [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<23} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
-    return torch.tensor(losses)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=160, help="training steps (8 per epoch)")
-    parser.add_argument("--width", type=int, default=256)
-    asked = parser.parse_args(argv)
-    batches, epochs = labeled(asked.device), max(1, asked.steps // 8)
-    runs: list[torch.Tensor] = []
-    unchanged = True
-    for train in (train_frozen, train_on_features, train_on_gradients):
-        backbone, head = parts(asked.width, asked.device)
-        freeze(backbone)
+def prove(proof: Proof) -> None:
+    apply = proof.technique(freeze, instead=leave_as_it_is)
+    batches, epochs = labeled(proof.device), max(1, proof.steps // 8)
+    runs: list[list[float]] = []
+    counts: list[int] = []
+    changed = 0
+    for train in (train_whole, train_on_features, train_on_gradients):
+        backbone, head = parts(proof.width, proof.device)
+        apply(backbone)
         before = [tensor.clone() for tensor in backbone.state_dict().values()]
-        runs.append(measured(train.__name__, train(backbone, head, batches, epochs)))
+        calls: list[int] = []
+        backbone.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        runs.append(proof.train(train.__name__, train(backbone, head, batches, epochs)))
+        counts.append(len(calls))
         after = backbone.state_dict().values()
-        unchanged &= all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+        changed += sum(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
     frozen, *others = runs
-    off, off_gradients = (float((run - frozen).abs().max() / frozen[0]) for run in others)
-    limit = TOLERANCE[asked.device]
-    held = unchanged and off <= limit < off_gradients and bool(frozen[-1] < frozen[0])
-    print(
-        f"{'proved' if held else 'not proved'}: the frozen part is"
-        f" {'unchanged, bit for bit' if unchanged else 'changed'}; relative to the first loss,"
-        f" precomputed features change losses by at most {off:.1e} (tolerance {limit:.0e}),"
-        f" precomputed gradients by {off_gradients:.1e}; the loss fell from {frozen[0]:.3f} to"
-        f" {frozen[-1]:.3f}"
+    off, off_gradients = (apart(run, frozen) for run in others)
+    limit = TOLERANCE[proof.device]
+    proof.same(
+        off <= limit < off_gradients and frozen[-1] < frozen[0],
+        f"features computed once change losses by at most {off:.1e} (tolerance {limit:.0e}),"
+        f" reused gradients by {off_gradients:.1e}",
     )
-    return 0 if held else 1
+    proof.active(
+        changed == 0, f"{changed} tensors of the backbone changed, bit by bit, in three trainings"
+    )
+    passes, once = counts[:2]
+    proof.purpose(
+        once == len(batches) <= passes,
+        f"the backbone ran {once} times with its features kept, otherwise {passes} times",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(160, 80), width=256)

@@ -32,28 +32,24 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import itertools
-import os
-import statistics
-import time
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from proof import Proof, apart, in_processes, main, skip
 from torch.distributed import fsdp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main as torchrun
 from torch.nn import Module
 
-TOLERANCE, TOLERANCE_LOW = 1e-3, 0.1  # relative to the first loss: in fp32, in bf16 or fp16
-EACH, WIDTH = 16, 64  # the batch of one process
+# --- Copy from here ------------------------------------------------------------------------------
 
 
-def sharded(model: Module, mesh: dist.DeviceMesh, dtype: torch.dtype | None) -> Module:
-    """Shard each block separately, so that only one is gathered at a time; then the rest."""
+def sharded(model: Module, mesh: Any, dtype: torch.dtype | None) -> Module:
+    """Shard each block separately, so that only one is gathered at a time; then the rest.
+
+    mesh: dist.init_device_mesh("cuda", (world_size,)). dtype: of the computation, or None.
+    """
     policy = fsdp.MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for block in model:
         fsdp.fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -61,23 +57,29 @@ def sharded(model: Module, mesh: dist.DeviceMesh, dtype: torch.dtype | None) -> 
     return model
 
 
-def train(model: Module, batches: list[torch.Tensor]) -> torch.Tensor:
+def whole_state(model: Module) -> Any:
+    """A checkpoint of the whole model; all processes call it, and rank 0 gets the result."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_model_state_dict(model, options=options)
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+TOLERANCE, TOLERANCE_LOW = 1e-3, 0.1  # relative to the first loss: in fp32, in bf16 or fp16
+EACH, WIDTH = 16, 64  # the batch of one process
+
+
+def train(model: Module, batches: list[torch.Tensor]) -> list[float]:
     """Train; returns the loss of every step, averaged over all processes."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # only after sharding
-    losses, clock = list[float](), [time.perf_counter()]
+    losses: list[float] = []
     for x in batches:
         loss = torch.nn.functional.cross_entropy(model(x).float(), x[:, :10].argmax(1))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         dist.all_reduce(mean := loss.detach() / dist.get_world_size())  # only to report it
-        losses.append(mean.item())  # waits for the device
-        clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # without the warm-up
-    if dist.get_rank() == 0:
-        line = f"{type(model).__name__:<14} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms"
-        print(f"{line} per step ({ms[0]:.2f} to {ms[-1]:.2f})")
-    return torch.tensor(losses)
+        losses.append(mean.item())
+    return losses
 
 
 def network(device: str) -> Module:
@@ -86,76 +88,61 @@ def network(device: str) -> Module:
     return torch.nn.Sequential(*blocks, torch.nn.Linear(WIDTH, 10)).to(device)
 
 
-def unfit(device: str, world: int) -> str:
-    """Why this system cannot run the comparison; empty if it can."""
+def averages(device: str, world: int) -> bool:
+    """Whether this backend can reduce-scatter an average: some Gloo versions fail, some sum."""
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     shard = torch.zeros(1, device=device)
-    with contextlib.suppress(RuntimeError):  # some Gloo versions fail, some sum instead
+    with contextlib.suppress(RuntimeError):
         scatter(shard, shard.new_ones(world), dist.ReduceOp.AVG)
-    wrong = "" if shard.item() == 1 else f"Gloo in torch {torch.__version__} cannot average"
-    return wrong if world > 1 else "FSDP2 needs at least two processes; try --device cpu"
+    return bool(shard.item() == 1)
 
 
-def compare(kind: str, epochs: int) -> int:
+def work(rank: int, world: int, device: str, epochs: int, off: bool) -> Any:
     """Each process trains the whole model alone, then all train it together, sharded."""
-    own, low = None, torch.bfloat16
-    if kind == "cuda":
-        own = torch.device(kind, int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(own)
-        old = torch.cuda.get_device_capability() < (7, 0)  # may not support bf16
-        low = torch.float16 if old else low
-    dist.init_process_group("nccl" if own else "gloo", device_id=own)
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if why := unfit(kind, world):
-        dist.destroy_process_group()
-        print(f"skipped: {why}")
-        return 0
-    mesh, whole = dist.init_device_mesh(kind, (world,)), network(kind)
-    batches = [torch.randn(EACH * world, WIDTH).to(kind) for _ in range(8)] * epochs
+    torch.set_float32_matmul_precision("highest")  # TF32 would exceed the tolerance
+    low = torch.bfloat16
+    if device == "cuda" and torch.cuda.get_device_capability() < (7, 0):
+        low = torch.float16  # may not support bf16
+    if not averages(device, world):
+        return None
+    mesh, whole = dist.init_device_mesh(device, (world,)), network(device)
+    torch.manual_seed(1)
+    batches = [torch.randn(EACH * world, WIDTH).to(device) for _ in range(8)] * epochs
     parts = [x[EACH * rank : EACH * (rank + 1)] for x in batches]
     alone = train(whole, batches)
-    model = sharded(network(kind), mesh, None)
+    model = network(device) if off else sharded(network(device), mesh, None)
     together = train(model, parts)
-    in_low = train(sharded(network(kind), mesh, low), parts)
-    mine = sum(weights.to_local().numel() for weights in model.parameters())
-    every = sum(weights.numel() for weights in whole.parameters())
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    saved = get_model_state_dict(model, options=options)  # all call it; rank 0 gets the result
-    dist.barrier()  # no process may exit while another still needs it
-    dist.destroy_process_group()
-    if rank:
-        return 0
-    off, off_low = (float((run - alone).abs().max() / alone[0]) for run in (together, in_low))
-    apart = max(float((saved[n] - w.cpu()).abs().max()) for n, w in whole.state_dict().items())
-    close = off <= TOLERANCE and off_low <= TOLERANCE_LOW and apart <= 0.01
-    held = close and mine < 0.6 * every and bool(alone[-1] < alone[0])
-    print(
-        f"{'proved' if held else 'not proved'}: {world} processes, this one with {mine} of {every}"
-        f" weights, match one process: relative to the first loss, losses are within {off:.1e}"
-        f" (tolerance {TOLERANCE:.0e}), in {low} within {off_low:.1e} (tolerance {TOLERANCE_LOW});"
-        f" final weights are within {apart:.0e}"
-    )
-    return 0 if held else 1
+    in_low = together if off else train(sharded(network(device), mesh, low), parts)
+    local = [getattr(w, "to_local", lambda w=w: w)() for w in model.parameters()]
+    mine, every = (sum(w.numel() for w in some) for some in (local, whole.parameters()))
+    saved = whole_state(model)
+    apart_by = 0.0
+    if not rank:
+        state = whole.state_dict().items()
+        apart_by = max(float((saved[name] - w.cpu()).abs().max()) for name, w in state)
+    return alone, together, in_low, mine, every, apart_by, str(low)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=5, help="epochs (8 steps each)")
-    asked = parser.parse_args(argv)
-    torch.set_float32_matmul_precision("highest")  # TF32 would exceed the tolerance
+def prove(proof: Proof) -> None:
     if not hasattr(fsdp, "fully_shard"):
-        print(f"skipped: torch {torch.__version__} has no torch.distributed.fsdp.fully_shard")
-        return 0
-    if "RANK" in os.environ:  # started by torchrun
-        return compare(asked.device, asked.steps)
-    start = ["--standalone", f"--nproc-per-node={'gpu' if asked.device == 'cuda' else 2}", __file__]
-    with contextlib.suppress(ChildFailedError):
-        torchrun([*start, "--device", asked.device, "--steps", str(asked.steps)])
-        return 0
-    return 1
+        skip(f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard")
+    ranks = in_processes(work, proof.device, proof.device, proof.epochs, proof.off)
+    if ranks[0] is None:
+        skip(f"Gloo in torch {torch.__version__} cannot average gradients")
+    alone, together, in_low, _, every, checkpoint, low = ranks[0]
+    print(f"loss alone {alone[-1]:.4f}, sharded {together[-1]:.4f}, in {low} {in_low[-1]:.4f}")
+    off, off_low = apart(together, alone), apart(in_low, alone)
+    proof.same(
+        off <= TOLERANCE and off_low <= TOLERANCE_LOW and checkpoint <= 0.01,
+        f"losses within {off:.1e} of one process (tolerance {TOLERANCE:.0e}), in {low} within"
+        f" {off_low:.1e}; weights of the checkpoint within {checkpoint:.0e}",
+    )
+    held = [rank[3] for rank in ranks]
+    proof.active(
+        sum(held) == every and max(held) < 0.6 * every,
+        f"each of {len(ranks)} processes holds {max(held)} or fewer of the {every} weights",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, epochs=(5, 2))

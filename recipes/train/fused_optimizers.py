@@ -13,8 +13,9 @@ When it hurts: foreach=True needs temporary copies as large as the parameters, w
 a nearly full GPU (in that case, use fused=True or foreach=False). If the model has only a few large
 tensors, the gain is small.
 
-How to check: this script prints how many milliseconds optimizer.step() takes in each variant. In a
-profile, look for "Optimizer.step".
+How to check: this script counts the operations of an update in each variant. In a profile, look for
+"Optimizer.step" and for the operators below it: "aten::_fused_adamw_" is the fused kernel, and
+"aten::_foreach_addcdiv_" is one of the grouped operations.
 
 Troubleshooting:
 - "`fused` and `foreach` cannot be `True` together.": set only one of them to True; None lets torch
@@ -31,47 +32,49 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
+from proof import Batch, Proof, apart, main, operations_seen
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-Optimizer = Callable[[Any], Any]
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def adamw(weights: Any) -> torch.optim.Optimizer:
+    """The whole update of all weights in one kernel; move the model to its device first."""
+    return torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.01, fused=True)
+
+
+def sgd(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=0.01, momentum=0.9, fused=True)
+
+
+def resume(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """load_state_dict() takes `fused` from the checkpoint, so set it again."""
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        group.update(fused=True, foreach=None)
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the largest weight; rounding differs
-ADAMW = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.01)
-SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
-FORMS: dict[str, dict[str, bool]] = {
-    "for-loop": {"foreach": False, "fused": False},
-    "foreach": {"foreach": True},
-    "fused": {"fused": True},
-}
+ADAMW: Any = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.01)
+SGD: Any = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+LOOP = {"foreach": False, "fused": False}
 
 
-def train(
-    model: torch.nn.Module, batches: list[Batch], make: Optimizer
-) -> Iterator[tuple[torch.Tensor, float]]:
-    """Train with an optimizer; yields the loss of every step and the seconds of its update."""
-    optimizer = make(model.parameters())
+def train(model: torch.nn.Module, batches: list[Batch], optimizer: Any) -> Iterator[torch.Tensor]:
+    """Yields the loss of every step."""
     for x, y in batches:
         loss = torch.nn.functional.mse_loss(model(x), y)
         loss.backward()
-        started = now(x.device)
         optimizer.step()
-        seconds = now(x.device) - started
         optimizer.zero_grad()
-        yield loss.detach(), seconds
-
-
-def now(device: torch.device) -> float:
-    """The time after the device has finished: a GPU runs behind Python."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+        yield loss.detach()
 
 
 def network(depth: int, width: int, device: str) -> torch.nn.Module:
@@ -89,55 +92,67 @@ def waves(steps: int, width: int, device: str) -> list[Batch]:
     return [(x.to(device), (0.5 * x.sin()).to(device)) for x in (inputs * steps)[:steps]]
 
 
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([tensor.detach().flatten() for tensor in model.parameters()])
+def update(model: torch.nn.Module, optimizer: Any, batch: Batch) -> Counter[str]:
+    """The operations of one update."""
+    torch.nn.functional.mse_loss(model(batch[0]), batch[1]).backward()
+    with operations_seen() as seen:
+        optimizer.step()
+    optimizer.zero_grad()
+    return Counter(name.removeprefix("aten::") for name in seen.names)
 
 
-def measured(name: str, steps: Iterator[tuple[torch.Tensor, float]]) -> tuple[float, float]:
-    """Print the time per update; return the first and the last loss."""
-    losses: list[float] = []
-    ms: list[float] = []
-    for loss, seconds in steps:
-        losses.append(loss.item())
-        ms.append(1e3 * seconds)
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<15} loss {losses[-1]:.5f}, {statistics.median(ms):.3f} ms per update"
-    print(f"{line} ({ms[0]:.3f} to {ms[-1]:.3f})")
-    return losses[0], losses[-1]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--depth", type=int, default=12)
-    parser.add_argument("--width", type=int, default=64)
-    asked = parser.parse_args(argv)
-    batches = waves(asked.steps, asked.width, asked.device)
-    off: dict[str, float] = {}
-    learned = True
-    for kind, make in (("AdamW", ADAMW), ("SGD", SGD)):
-        plain: torch.Tensor | None = None
-        for form, how in FORMS.items():
-            model = network(asked.depth, asked.width, asked.device)
-            steps = train(model, batches, partial(make, **how))
-            first, last = measured(f"{kind} {form}", steps)
-            learned = learned and last < first
-            if plain is None:
-                plain = weights(model)
-            off[f"{kind} {form}"] = float((weights(model) - plain).abs().max() / plain.abs().max())
-    # A nan compares as False, so it never passes.
-    limit = TOLERANCE[asked.device]
-    held = learned and all(value <= limit for value in off.values())
-    far = ", ".join(f"{name} {value:.1e}" for name, value in off.items() if "for-loop" not in name)
-    print(
-        f"{'proved' if held else 'not proved'}: after {asked.steps} updates, the largest"
-        f" differences from the for-loop's weights, relative to the largest weight, are {far}"
-        f" (tolerance {limit:.0e})"
+def prove(proof: Proof) -> None:
+    batches = waves(proof.steps, proof.width, proof.device)
+    limit = TOLERANCE[proof.device]
+    kinds = (
+        ("AdamW", "_fused_adamw_", ADAMW, adamw),
+        ("SGD", "_fused_sgd_", SGD, sgd),
     )
-    return 0 if held else 1
+    for kind, kernel, plain, fused in kinds:
+        runs: dict[str, list[float]] = {}
+        weights: dict[str, torch.Tensor] = {}
+        operations: dict[str, Counter[str]] = {}
+        forms: dict[str, Any] = {
+            "for-loop": partial(plain, **LOOP),
+            "foreach": partial(plain, foreach=True),
+            "fused": proof.technique(fused, instead=partial(plain, **LOOP)),
+        }
+        for form, make in forms.items():
+            model = network(proof.depth, proof.width, proof.device)
+            optimizer = make(model.parameters())
+            runs[form] = proof.train(f"{kind} {form}", train(model, batches, optimizer))
+            tensors = [weight.detach().flatten() for weight in model.parameters()]
+            weights[form] = torch.cat(tensors)
+            operations[form] = update(model, optimizer, batches[0])
+        loop = weights["for-loop"]
+        off = {
+            form: float((weights[form] - loop).abs().max() / loop.abs().max()) for form in weights
+        }
+        proof.same(
+            max(off.values()) <= limit
+            and apart(runs["fused"], runs["for-loop"]) <= limit
+            and runs["fused"][-1] < runs["fused"][0],
+            f"{kind}: weights of foreach within {off['foreach']:.1e}, of fused within"
+            f" {off['fused']:.1e} of the for-loop's (tolerance {limit:.0e})",
+        )
+        ran = operations["fused"][kernel]
+        proof.active(ran == 1, f"calls of {kernel} per update: {ran}")
+        counts = {form: seen.total() for form, seen in operations.items()}
+        proof.purpose(
+            counts["fused"] <= counts["foreach"] < counts["for-loop"],
+            f"operations per {kind} update: {counts['fused']} fused, {counts['foreach']} foreach,"
+            f" {counts['for-loop']} in a for-loop",
+        )
+    # A checkpoint of the for-loop: both `fused` and `foreach` are False in it.
+    model = network(proof.depth, proof.width, proof.device)
+    old = ADAMW(model.parameters(), **LOOP)
+    update(model, old, batches[0])
+    new = adamw(model.parameters())
+    load: Any = proof.technique(resume, instead=torch.optim.Optimizer.load_state_dict)
+    load(new, old.state_dict())
+    ran = update(model, new, batches[0])["_fused_adamw_"]
+    proof.active(ran == 1, f"calls of _fused_adamw_ after loading a for-loop's checkpoint: {ran}")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(30, 10), depth=12, width=64)

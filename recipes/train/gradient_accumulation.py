@@ -13,7 +13,8 @@ into smaller passes. BatchNorm sees only micro-batches, so its statistics differ
 large batch.
 
 How to check: compare training with micro-batches to training with the large batch. The losses must
-match, and the peak memory on a GPU should be lower with micro-batches.
+match, and the peak memory on a GPU should be lower with micro-batches. On any device, this script
+counts the bytes that autograd keeps for the backward pass.
 
 Troubleshooting:
 - The gradient is wrong if the last micro-batch is smaller than the others: loss /
@@ -40,20 +41,50 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator
 
 import torch
+from proof import (
+    Batch,
+    Proof,
+    apart,
+    main,
+    outputs_seen,
+    peak_saved_bytes,
+    perceptron,
+    updates_seen,
+)
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def train_accumulated(
+    model: torch.nn.Module, batches: Iterable[Batch], micro: int
+) -> Iterator[torch.Tensor]:
+    """Train on micro-batches of at most `micro` samples; yields the loss of every large batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x, y in batches:
+        total = torch.zeros((), device=x.device)
+        for part_x, part_y in zip(x.split(micro), y.split(micro), strict=True):
+            share = len(part_x) / len(x)  # the last micro-batch may be smaller
+            loss = torch.nn.functional.cross_entropy(model(part_x), part_y) * share
+            loss.backward()  # adds to .grad, and frees the activations of this micro-batch
+            total += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield total
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss; summation order differs
 
 
-def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train with the whole batch at once; yields the loss of every step."""
+def train_at_once(
+    model: torch.nn.Module, batches: Iterable[Batch], micro: int
+) -> Iterator[torch.Tensor]:
+    """Train on the whole batch in one pass."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for x, y in batches:
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -63,25 +94,24 @@ def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.
         yield loss.detach()
 
 
-def train_accumulated(
-    model: torch.nn.Module, batches: list[Batch], micro: int, *, by_samples: bool = True
+def train_unweighted(
+    model: torch.nn.Module, batches: Iterable[Batch], micro: int
 ) -> Iterator[torch.Tensor]:
-    """Train with micro-batches; yields the loss of every large batch."""
+    """The mistake: divide each loss by the number of micro-batches, even if one is smaller."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for x, y in batches:
         parts = list(zip(x.split(micro), y.split(micro), strict=True))
-        total = torch.zeros((), device=x.device)
+        losses = []
         for part_x, part_y in parts:
-            share = len(part_x) / len(x) if by_samples else 1 / len(parts)
-            loss = torch.nn.functional.cross_entropy(model(part_x), part_y) * share
-            loss.backward()  # adds to .grad, and frees this part's activations
-            total += loss.detach()
+            loss = torch.nn.functional.cross_entropy(model(part_x), part_y) / len(parts)
+            loss.backward()
+            losses.append(loss.detach())
         optimizer.step()
         optimizer.zero_grad()
-        yield total
+        yield torch.stack(losses).sum()
 
 
-def labeled(steps: int, size: int, width: int, device: str) -> list[Batch]:
+def uneven(steps: int, size: int, width: int, device: str) -> list[Batch]:
     """Epochs of four batches, the last one smaller, as at the end of a real dataset."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
@@ -89,62 +119,39 @@ def labeled(steps: int, size: int, width: int, device: str) -> list[Batch]:
     return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
 
 
-def network(width: int, device: str) -> torch.nn.Module:
-    torch.manual_seed(0)
-    layers = (torch.nn.Linear(width, 256), torch.nn.Tanh(), torch.nn.Linear(256, 10))
-    return torch.nn.Sequential(*layers).to(device)
-
-
-def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    losses: list[float] = []
-    clock = [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_initialized():
-        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
-    print(line)
-    return torch.tensor(losses)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=96)
-    parser.add_argument(
-        "--micro", type=int, default=28, help="micro-batch size (default: 28, not a divisor)"
-    )
-    asked = parser.parse_args(argv)
+def prove(proof: Proof) -> None:
     torch.set_float32_matmul_precision("highest")  # NVIDIA's images enable TF32
-    batches = labeled(asked.steps, asked.batch, 64, asked.device)
-
-    def fresh() -> torch.nn.Module:
-        return network(64, asked.device)
-
-    plain = measured("one pass", train_plain(fresh(), batches))
-    parts = measured("micro-batches", train_accumulated(fresh(), batches, asked.micro))
-    naive = train_accumulated(fresh(), batches, asked.micro, by_samples=False)
-    wrong = measured("equal weights (wrong)", naive)
-    off, off_wrong = (float((losses - plain).abs().max() / plain[0]) for losses in (parts, wrong))
-    limit = TOLERANCE[asked.device]
-    held = off <= limit < off_wrong and bool(plain[-1] < plain[0])
-    print(
-        f"{'proved' if held else 'not proved'}: relative to the first loss, losses are within"
-        f" {off:.1e} of the large batch (tolerance {limit:.0e}), with equal weights for all"
-        f" micro-batches within {off_wrong:.1e};"
-        f" the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    batches = uneven(proof.steps, proof.batch, 64, proof.device)
+    train = proof.technique(train_accumulated, instead=train_at_once)
+    fresh = functools.partial(perceptron, 64, proof.device)
+    plain = proof.train("one pass", train_at_once(fresh(), batches, proof.micro))
+    wrong = proof.train("equal weights (wrong)", train_unweighted(fresh(), batches, proof.micro))
+    model = fresh()
+    with outputs_seen(model, torch.nn.GELU) as seen, updates_seen(id) as updates:
+        parts = proof.train("micro-batches", train(model, batches, proof.micro))
+    (off, off_wrong), limit = (apart(run, plain) for run in (parts, wrong)), TOLERANCE[proof.device]
+    proof.same(
+        off <= limit < off_wrong and plain[-1] < plain[0],
+        f"losses within {off:.1e} of the large batch (tolerance {limit:.0e}), within"
+        f" {off_wrong:.1e} if micro-batches of different sizes have equal weights",
     )
-    return 0 if held else 1
+    sizes, samples = [len(out) for out in seen], sum(len(x) for x, _ in batches)
+    proof.active(
+        max(sizes) <= proof.micro and sum(sizes) == samples and len(updates) == len(batches),
+        f"{len(updates)} updates from {len(sizes)} passes with at most {max(sizes)} samples each",
+    )
+    kept: list[int] = []
+    for how in (train_at_once, train):
+        model = fresh()
+        known = (*model.parameters(), *batches[0])
+        step = how(model, batches[:1], proof.micro)
+        kept.append(peak_saved_bytes(functools.partial(next, step), known))
+    proof.purpose(
+        kept[1] <= kept[0] * 2 * proof.micro / proof.batch,
+        f"at most {kept[1] / 2**10:.0f} KiB kept for backward() at a time instead of"
+        f" {kept[0] / 2**10:.0f} KiB",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(60, 12), batch=96, micro=28)  # 28: not a divisor of 96

@@ -33,122 +33,141 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
+from proof import Batch, Proof, apart, main, updates_seen
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = 0.02  # relative to the first loss: fp16 has 11 bits of precision
-LIMIT = 0.5  # of the gradient norm
-
-
-def train_plain(model: torch.nn.Module, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """Train in fp32 with clipping; yields the loss of every step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in batches:
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT)
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.detach()
+# --- Copy from here ------------------------------------------------------------------------------
 
 
-def train_fp16(model: torch.nn.Module, batches: list[Batch], device: str) -> Iterator[torch.Tensor]:
-    """Train in fp16 and clip in the right order; yields the loss of every step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train_clipped(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str, limit: float
+) -> Iterator[torch.Tensor]:
+    """Train in fp16 with gradients of at most this norm; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
     scaler = torch.amp.GradScaler(device)
     for x, y in batches:
         with torch.autocast(device_type=device, dtype=torch.float16):
             loss = torch.nn.functional.cross_entropy(model(x), y)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)  # from here on, the gradients have their real norm
-        torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
         scaler.step(optimizer)  # does not unscale twice, and still skips overflows
         scaler.update()
         optimizer.zero_grad()
         yield loss.detach()
 
 
-def train_wrong_order(
-    model: torch.nn.Module, batches: list[Batch], device: str
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
+TOLERANCE = 0.02  # relative to the first loss: fp16 has 11 bits of precision
+LIMIT = 0.5  # of the gradient norm
+Training = Callable[..., Iterator[torch.Tensor]]
+
+
+def train_fp32(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str, limit: float
 ) -> Iterator[torch.Tensor]:
-    """The mistake: clip the gradients while scaled; yields the loss of every step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """Clipping without a scaler, written out."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        factor = min(1.0, limit / norm_of(optimizer))
+        for weight in model.parameters():
+            weight.grad *= factor
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def train_unclipped(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str, limit: float
+) -> Iterator[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
     scaler = torch.amp.GradScaler(device)
     for x, y in batches:
         with torch.autocast(device_type=device, dtype=torch.float16):
             loss = torch.nn.functional.cross_entropy(model(x), y)
         scaler.scale(loss).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def train_wrong_order(
+    model: torch.nn.Module, batches: Iterable[Batch], device: str, limit: float
+) -> Iterator[torch.Tensor]:
+    """The mistake: clip the gradients while they are scaled."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+    scaler = torch.amp.GradScaler(device)
+    for x, y in batches:
+        with torch.autocast(device_type=device, dtype=torch.float16):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
         scaler.step(optimizer)  # divides the clipped gradients by the scale
         scaler.update()
         optimizer.zero_grad()
         yield loss.detach()
 
 
-def labeled(steps: int, width: int, device: str) -> list[Batch]:
-    """Points labeled by a random teacher; in some batches ten times larger, as outliers."""
+def norm_of(optimizer: torch.optim.Optimizer) -> float:
+    """The norm of all gradients together."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    return float(torch.cat([weight.grad.detach().flatten() for weight in weights]).norm())
+
+
+def outliers(steps: int, width: int, device: str) -> list[Batch]:
+    """Points labeled by a random teacher; in one of eight batches, they are 4 times larger."""
     torch.manual_seed(0)
     teacher = torch.randn(width, 10)
-    inputs = [torch.randn(64, width) * (10 if i == 5 else 1) for i in range(8)]
+    inputs = [torch.randn(64, width) * (4 if i == 5 else 1) for i in range(8)]
     return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
 
 
 def network(width: int, device: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    layers = (torch.nn.Linear(width, 128), torch.nn.Tanh(), torch.nn.Linear(128, 10))
+    layers = (torch.nn.Linear(width, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     return torch.nn.Sequential(*layers).to(device)
 
 
-def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    losses: list[float] = []
-    clock = [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<24} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_initialized():
-        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
-    print(line)
-    return torch.tensor(losses)
+def prove(proof: Proof) -> None:
+    batches = outliers(proof.steps, proof.width, proof.device)
 
+    def run(name: str, train: Training) -> tuple[list[float], list[float]]:
+        """The loss of every step, and the norm of the gradients in every update."""
+        with updates_seen(norm_of) as norms:
+            model = network(proof.width, proof.device)
+            losses = proof.train(name, train(model, batches, proof.device, LIMIT))
+        return losses, norms
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--width", type=int, default=64)
-    asked = parser.parse_args(argv)
-    batches = labeled(asked.steps, asked.width, asked.device)
-
-    def fresh() -> torch.nn.Module:
-        return network(asked.width, asked.device)
-
-    plain = measured("fp32, clipped", train_plain(fresh(), batches))
-    right = measured("fp16, unscale_ then clip", train_fp16(fresh(), batches, asked.device))
-    wrong = measured("fp16, clip first (wrong)", train_wrong_order(fresh(), batches, asked.device))
-    off, off_wrong = (float((losses - plain).abs().max() / plain[0]) for losses in (right, wrong))
-    held = off <= TOLERANCE < off_wrong and bool(plain[-1] < plain[0])
-    print(
-        f"{'proved' if held else 'not proved'}: relative to the first loss, losses are within"
-        f" {off:.1e} of fp32 if unscaled before clipping (tolerance {TOLERANCE:.0e}), within"
-        f" {off_wrong:.1e} if clipped first;"
-        f" the fp32 loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
+    train = proof.technique(train_clipped, instead=train_unclipped)
+    plain, _ = run("fp32, clipped", train_fp32)
+    clipped, norms = run("fp16, unscale_ then clip", train)
+    wrong, _ = run("fp16, clip first (wrong)", train_wrong_order)
+    free, free_norms = run("fp16, not clipped", train_unclipped)
+    off, off_wrong = apart(clipped, plain), apart(wrong, plain)
+    proof.same(
+        off <= TOLERANCE < off_wrong and plain[-1] < plain[0],
+        f"losses within {off:.1e} of clipping in fp32 (tolerance {TOLERANCE:.0e}), within"
+        f" {off_wrong:.1e} if clipped before unscale_()",
     )
-    return 0 if held else 1
+    at_limit = sum(norm > 0.99 * LIMIT for norm in norms)
+    proof.active(
+        max(norms) <= 1.001 * LIMIT < max(free_norms) and 0 < at_limit < len(norms),
+        f"the gradient norms of {len(norms)} updates are at most {max(norms):.3f}, {at_limit} of"
+        f" them at the limit; without clipping, they reach {max(free_norms):.1f}",
+    )
+    proof.purpose(
+        # A nan is not smaller than anything.
+        max(clipped[-8:]) < clipped[0] and not all(loss < free[0] for loss in free[-8:]),
+        f"despite the outliers, the loss falls from {clipped[0]:.3f} to {clipped[-1]:.3f}; without"
+        f" clipping, it ends at {free[-1]:.3g}",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(100, 40), width=64)

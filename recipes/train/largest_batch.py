@@ -32,25 +32,28 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import functools
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from proof import Proof, apart, main
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the loss; summation order differs
+# --- Copy from here ------------------------------------------------------------------------------
+
 MEMORY_ERRORS = ("out of memory", "not enough memory", "can't allocate memory", "_ALLOC_FAILED")
-WIDTH, MOST = 128, 1 << 20
 
 
 def fits(step: Callable[[int], object], batch: int) -> bool:
-    """Whether a step with this batch size succeeds; frees all its memory before returning."""
+    """Whether a step with this batch size succeeds; frees all its memory before returning.
+
+    The step must include backward() and two updates, on a copy of the model.
+    """
     try:
         step(batch)
     except RuntimeError as error:  # includes OutOfMemoryError
@@ -64,10 +67,10 @@ def fits(step: Callable[[int], object], batch: int) -> bool:
     return False
 
 
-def largest(step: Callable[[int], object]) -> int:
-    """The largest batch whose step fits; 0 if none does."""
+def largest(step: Callable[[int], object], most: int = 1 << 20) -> int:
+    """The largest batch whose step fits; 0 if none does. Train with 90% of it."""
     good, bad = 0, 1
-    while bad <= MOST and fits(step, bad):
+    while bad <= most and fits(step, bad):
         good, bad = bad, bad * 2
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -76,6 +79,12 @@ def largest(step: Callable[[int], object]) -> int:
         else:
             bad = middle
     return good
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
+TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}  # of the loss; summation order differs
+WIDTH = 128
 
 
 def train(
@@ -102,9 +111,16 @@ def trial(model: torch.nn.Module, batch: int) -> None:
 
 
 class SmallMemory(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-    """For this check: a CPU with little memory for tensors, which fails as a GPU does."""
+    """A CPU with little memory for tensors, which fails as a GPU does; counts its errors."""
 
-    limit_bytes, sizes = 1_875_000, WeakIdKeyDictionary()
+    limit_bytes = 1_875_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes, self.errors = WeakIdKeyDictionary(), 0
+
+    def used(self) -> int:
+        return sum(self.sizes.values())  # entries of freed tensors are gone
 
     def __torch_dispatch__(self, function: Any, _: Any, args: Any, kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -112,7 +128,8 @@ class SmallMemory(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         for tensor in result if isinstance(result, (tuple, list)) else [result]:
             if torch.is_tensor(tensor) and tensor.untyped_storage() not in known:
                 self.sizes[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
-        if sum(self.sizes.values()) > self.limit_bytes:  # entries of freed tensors are gone
+        if self.used() > self.limit_bytes:
+            self.errors += 1
             raise torch.cuda.OutOfMemoryError("planted: out of memory")  # since 2.5: torch.*
         return result
 
@@ -123,38 +140,55 @@ def network(device: str) -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 10)).to(device)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=20)
-    asked = parser.parse_args(argv)
+def guessed(step: Callable[[int], object]) -> int:
+    """The batch size of someone else's GPU."""
+    return 64
+
+
+def prove(proof: Proof) -> None:
     torch.set_float32_matmul_precision("highest")  # NVIDIA's images enable TF32
-    device, on_gpu, small = asked.device, asked.device == "cuda", SmallMemory()
-    used = torch.cuda.memory_allocated if on_gpu else lambda: sum(small.sizes.values())
-    x, parts = torch.randn(1 << 18 if on_gpu else 500, WIDTH), list[float]()
+    search: Any = proof.technique(largest, instead=guessed)
+    on_gpu, small = proof.device == "cuda", SmallMemory()
+    used = torch.cuda.memory_allocated if on_gpu else small.used
+
+    def errors() -> int:
+        return int(torch.cuda.memory_stats()["num_ooms"]) if on_gpu else small.errors
+
+    x = torch.randn(1 << 18 if on_gpu else 500, WIDTH)
     y = x[:, :10].argmax(1)
+    parts: list[float] = []
     if on_gpu:
         torch.cuda.set_per_process_memory_fraction((256 << 20) / torch.cuda.mem_get_info()[1])
     with contextlib.nullcontext() if on_gpu else small:
-        model = network(device)
-        found = largest(step := functools.partial(trial, model))
-        before, larger = used(), found + (found // 2 if on_gpu else 1)  # GPUs allocate blocks
+        model = network(proof.device)
+        step = functools.partial(trial, model)
+        before, errors_before = used(), errors()
+        found = search(step)
+        left, met = used() - before, errors() - errors_before
+        larger = found + (found // 2 if on_gpu else 1)  # GPUs allocate blocks
         right = fits(step, found) and not fits(step, larger)
-        left = used() - before
-        trains = fits(lambda part: parts.extend(train(model, x, y, part, asked.steps)), found)
+        at_once = fits(lambda size: list(train(copy.deepcopy(model), x, y, size, 2)), len(x))
+        trains = fits(lambda size: parts.extend(train(model, x, y, size, proof.steps)), found)
     if on_gpu:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    whole = list(train(network(device), x, y, len(x), asked.steps))
-    off = max((abs(a - b) for a, b in zip(parts, whole, strict=False)), default=float("nan"))
-    held = right and trains and left == 0 and off <= TOLERANCE[device] and whole[-1] < whole[0]
-    print(
-        f"{'proved' if held else 'not proved'}: {found} samples fit, {larger} do not; {left} bytes"
-        f" leaked; losses of {len(x)} samples in parts of {found} are within {off:.1e} of one pass"
-        f" (tolerance {TOLERANCE[device]:.0e})"
+    whole = list(train(network(proof.device), x, y, len(x), proof.steps))
+    off, limit = apart(parts, whole), TOLERANCE[proof.device]
+    proof.same(
+        off <= limit and whole[-1] < whole[0],
+        f"after the search, losses of {len(x)} samples in parts of {found} are within {off:.1e} of"
+        f" one pass (tolerance {limit:.0e})",
     )
-    return 0 if held else 1
+    proof.active(
+        met > 1 and left == 0,
+        f"the search ran out of memory {met} times and left {left} bytes allocated",
+    )
+    proof.purpose(
+        right and trains and not at_once,
+        f"{found} samples fit, {larger} {'do not' if right else 'do, too'}; {len(x)} samples"
+        f" {'fit' if at_once else 'do not fit'} at once and {'fit' if trains else 'do not fit'} in"
+        " parts",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(20, 5))

@@ -30,16 +30,53 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from proof import Proof, apart, main
+
+# --- Copy from here ------------------------------------------------------------------------------
+
+# Not `pip freeze`: in NVIDIA and conda images, it prints `numpy @ file:///...`.
+ONLY = "grep -E '^(torch|triton|numpy|nvidia)'"
+PINS = f"python -m pip list --format=freeze | {ONLY} > constraints.txt"
+REST = "python -m pip install -c constraints.txt -r requirements.txt"
+
+
+def save(checkpoint: Path, model: Any, optimizer: Any, step: int) -> None:
+    """Save everything that the next session needs; the file is always complete."""
+    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    new = checkpoint.with_suffix(".new")
+    torch.save({**parts, "random": torch.get_rng_state(), "random_cuda": cuda}, new)
+    new.replace(checkpoint)  # if the session ends while saving, the old file stays
+
+
+def resume(checkpoint: Path, model: Any, optimizer: Any) -> int:
+    """Continue where the last session saved; returns the next step, 0 if nothing is saved."""
+    if not checkpoint.exists():
+        return 0
+    saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])  # its state matters as much as the weights
+    torch.set_rng_state(saved["random"])  # so that dropout and data continue, too
+    torch.cuda.set_rng_state_all(saved["random_cuda"])  # the GPU has its own generators
+    return int(saved["step"])
+
+
+# --- Copy to here. The rest recommends steps for this machine, and is the proof. -----------------
 
 DRIVE = 'from google.colab import drive; drive.mount("/content/drive")'
 # Variable that identifies it, name, folder that persists, and when; checked in this order.
@@ -55,12 +92,8 @@ PLACES = (
     ("RUNPOD_POD_ID", "RunPod", "/workspace", "with a volume"),
     ("NVIDIA_PYTORCH_VERSION", "an NVIDIA image", "/workspace", "if it is mounted"),
 )
-# Not `pip freeze`: in NVIDIA and conda images, it prints `numpy @ file:///...`.
-ONLY = "grep -E '^(torch|triton|numpy|nvidia)'"
-PINS = f"python -m pip list --format=freeze | {ONLY} > constraints.txt"
-REST = "python -m pip install -c constraints.txt -r requirements.txt"
 KEPT = ("torch", "torchvision", "torchaudio", "triton", "numpy")
-TOLERANCE = {"cpu": 0.0, "cuda": 1e-5}  # of the loss in a resumed session
+TOLERANCE = {"cpu": 0.0, "cuda": 1e-5}  # relative to the first loss of a resumed session
 
 
 def place_of(variables: Mapping[str, str]) -> tuple[str, str]:
@@ -82,33 +115,6 @@ def steps_for(place: str, *, cuda_build: bool, gpu: bool, works: bool) -> list[s
     return ["cudadoctor fix", "restart the kernel", PINS, REST]  # a CPU build, but a GPU exists
 
 
-def train(device: str, checkpoint: Path, end: int) -> list[float]:
-    """One session: train from the checkpoint, if there is one, to step `end`; its losses."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    step, losses, new = 0, list[float](), checkpoint.with_suffix(".new")
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])  # its state matters as much as the weights
-        torch.set_rng_state(saved["random"])  # so that dropout and data continue, too
-        torch.cuda.set_rng_state_all(saved["random_cuda"])  # the GPU has its own generators
-        step = saved["step"]
-    for _ in range(step, end):
-        x = torch.randn(64, 32)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(x.to(device)), x[:, :1].to(device))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": end}
-    cuda = torch.cuda.get_rng_state_all() if device == "cuda" else []
-    torch.save({**parts, "random": torch.get_rng_state(), "random_cuda": cuda}, new)
-    new.replace(checkpoint)  # if the session ends while saving, the old file stays
-    return losses
-
-
 SESSIONS = (  # simulated: variables, what torch and the machine have, place, first step
     ("COLAB_RELEASE_TAG COLAB_GPU", "cuda gpu works", "Google Colab", PINS),
     ("COLAB_RELEASE_TAG KAGGLE_KERNEL_RUN_TYPE", "cuda", "Kaggle", "Kaggle: select a GPU"),
@@ -119,19 +125,89 @@ SESSIONS = (  # simulated: variables, what torch and the machine have, place, fi
 )
 
 
-def told(variables: str, has: str, place: str, first: str) -> bool:
+def recommended(variables: str, has: str, place: str, first: str) -> bool:
     """Whether a simulated session gets the right place and steps."""
     found, _ = place_of(dict.fromkeys(variables.split(), "1"))
     steps = steps_for(found, cuda_build="cuda" in has, gpu="gpu" in has, works="works" in has)
     return found == place and steps[0].startswith(first) and steps[-2:] == [PINS, REST]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=60)
-    asked = parser.parse_args(argv)
+def train(
+    device: str, checkpoint: Path, end: int, start: Callable[[Path, Any, Any], int]
+) -> list[float]:
+    """One session: train to step `end` and save; returns its losses."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses: list[float] = []
+    for _ in range(start(checkpoint, model, optimizer), end):
+        x = torch.randn(64, 32)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x.to(device)), x[:, :1].to(device))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    save(checkpoint, model, optimizer, end)
+    return losses
+
+
+def from_scratch(checkpoint: Path, model: Any, optimizer: Any) -> int:
+    """A session that does not resume."""
+    return 0
+
+
+def survives(checkpoint: Path) -> bool:
+    """Whether the checkpoint stays readable if the session ends while saving."""
+    before, write = checkpoint.read_bytes(), torch.save
+
+    def ends(_parts: Any, path: Path) -> None:
+        path.write_bytes(before[:100])
+        raise KeyboardInterrupt
+
+    model = torch.nn.Linear(1, 1)
+    torch.save = ends
+    try:
+        save(checkpoint, model, torch.optim.SGD(model.parameters()), 0)
+    except KeyboardInterrupt:
+        return checkpoint.read_bytes() == before
+    finally:
+        torch.save = write
+    return False
+
+
+def wheel(folder: Path, name: str, version: str, needs: str = "") -> None:
+    """A package without content, for pip to choose."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    tag = "Wheel-Version: 1.0\nGenerator: recipe\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
+        file.writestr(f"{info}/METADATA", metadata + (f"Requires-Dist: {needs}\n" if needs else ""))
+        file.writestr(f"{info}/WHEEL", tag)
+        file.writestr(f"{info}/RECORD", "")
+
+
+def chosen(folder: Path, command: str) -> str:
+    """What pip would install if the newest version of a package needs a torch of tomorrow."""
+    wheel(folder, "torch", "99.0")
+    wheel(folder, "plots", "1.0", "torch")
+    wheel(folder, "plots", "2.0", "torch>=99")
+    (folder / "requirements.txt").write_text("plots\n")
+    options = "--dry-run --no-index --find-links . --disable-pip-version-check"
+    said = shell(f"{command} {options}", folder)
+    lines = [line for line in said.splitlines() if line.startswith("Would install ")]
+    return lines[-1].removeprefix("Would install ") if lines else "nothing"
+
+
+def shell(command: str, folder: Path) -> str:
+    """Run a recommended command here, with this Python."""
+    command = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
+    done = subprocess.run(
+        command, shell=True, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def prove(proof: Proof) -> None:
     (place, folder), works = place_of(os.environ), torch.cuda.is_available()
     gpu, built = works or bool(shutil.which("nvidia-smi")), torch.version.cuda
     print(
@@ -144,20 +220,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("preinstalled:", *(f"{name}=={there[name]}" for name in KEPT if name in there))
     for step in steps_for(place, cuda_build=bool(built), gpu=gpu, works=works):
         print("recommended:", step)
+    start = proof.technique(resume, instead=from_scratch)
+    half = proof.steps // 2
     with tempfile.TemporaryDirectory() as made:
-        whole = train(asked.device, Path(made, "whole.pt"), asked.steps)
-        parts = train(asked.device, Path(made, "parts.pt"), asked.steps // 2)
-        parts += train(asked.device, Path(made, "parts.pt"), asked.steps)
-    off = max(abs(a - b) for a, b in zip(whole, parts, strict=True))
-    right, limit = sum(told(*session) for session in SESSIONS), TOLERANCE[asked.device]
-    held = right == len(SESSIONS) and off <= limit and whole[-1] < whole[0]
-    print(
-        f"{'proved' if held else 'not proved'}: {right} of {len(SESSIONS)} simulated sessions get"
-        f" the right place and steps; after resuming, losses differ by at most {off:.0e}"
-        f" (tolerance {limit:.0e})"
-    )
-    return 0 if held else 1
+        here = Path(made)
+        whole = train(proof.device, here / "whole.pt", proof.steps, from_scratch)
+        first = train(proof.device, here / "parts.pt", half, start)
+        second = train(proof.device, here / "parts.pt", proof.steps, start)
+        complete = survives(here / "parts.pt")
+        off, limit = apart(first + second, whole), TOLERANCE[proof.device]
+        proof.same(
+            off <= limit and whole[-1] < whole[0],
+            f"losses of two sessions within {off:.0e} of one session (tolerance {limit:.0e})",
+        )
+        proof.active(
+            len(second) == proof.steps - half,
+            f"the second session trained {len(second)} of {proof.steps} steps",
+        )
+        right = sum(recommended(*session) for session in SESSIONS)
+        proof.purpose(
+            complete and right == len(SESSIONS),
+            f"{'a complete' if complete else 'no complete'} checkpoint after a session that ended"
+            f" while saving; the right steps for {right} of {len(SESSIONS)} simulated sessions",
+        )
+        if not (importlib.util.find_spec("pip") and shutil.which("grep") and "torch" in there):
+            print("skipped: the constraints file, which needs pip, grep and an installed torch")
+            return
+        shell(PINS, here)
+        kept = chosen(here, proof.technique(REST, instead=REST.replace("-c constraints.txt ", "")))
+        proof.purpose(
+            kept == "plots-1.0",
+            f"where the newest plots-2.0 needs torch 99, pip would install {kept}",
+        )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(60, 20))

@@ -36,18 +36,52 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from proof import Batch, Proof, main, updates_seen
 
-Data = tuple[torch.Tensor, torch.Tensor]
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def train_one_cycle(
+    model: torch.nn.Module, batches: list[Batch], max_lr: float
+) -> Iterator[torch.Tensor]:
+    """Train with one cycle; yields the loss of every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=max_lr, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=max_lr,
+        total_steps=len(batches),  # epochs * len(loader)
+    )
+    for x, y in batches:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()  # after each batch, because total_steps counts batches
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
 MAX_LR = 0.1
 MARGIN = 0.2  # the loss must be lower by at least this share
+
+
+def train_constant(
+    model: torch.nn.Module, batches: list[Batch], rate: float
+) -> Iterator[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    for x, y in batches:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
 
 
 def network(device: str) -> torch.nn.Module:
@@ -56,7 +90,7 @@ def network(device: str) -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Linear(64, 1)).to(device)
 
 
-def samples(count: int, seed: int, noise: float, device: str) -> Data:
+def points(count: int, seed: int, noise: float, device: str) -> Batch:
     """A smooth function with noise, so that small batches have noisy gradients."""
     draw = torch.Generator().manual_seed(seed)
     teacher = torch.randn(16, 4, generator=torch.Generator().manual_seed(7)) / 2
@@ -65,69 +99,48 @@ def samples(count: int, seed: int, noise: float, device: str) -> Data:
     return x.to(device), (y + noise * torch.randn(count, 1, generator=draw)).to(device)
 
 
-def schedule(optimizer: Any, steps: int) -> Any:
-    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=MAX_LR, total_steps=steps)
+def schedule_of(optimizer: Any) -> tuple[float, float]:
+    """The learning rate and the momentum of this update."""
+    group = optimizer.param_groups[0]
+    return float(group["lr"]), float(group["momentum"])
 
 
-def train(
-    model: torch.nn.Module, data: Data, steps: int, rate: float | None
-) -> tuple[list[float], list[float]]:
-    """Train with a constant rate, or with one cycle; returns rates and milliseconds per step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate or MAX_LR, momentum=0.9)
-    scheduler = None if rate else schedule(optimizer, steps)
-    draw = torch.Generator().manual_seed(1)
-    rates, clock = list[float](), [time.perf_counter()]
-    for _ in range(steps):
-        chosen = torch.randint(len(data[0]), (16,), generator=draw).to(data[0].device)
-        loss = torch.nn.functional.mse_loss(model(data[0][chosen]), data[1][chosen])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()  # after each batch, because total_steps counts batches
-        optimizer.zero_grad()
-        loss.item()  # waits for the device
-        clock.append(time.perf_counter())
-    return rates, sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock))
+def prove(proof: Proof) -> None:
+    x, y = points(16 * proof.steps, 1, 1.0, proof.device)
+    batches = list(zip(x.split(16), y.split(16), strict=True))
+    unseen = points(4000, 2, 0.0, proof.device)
 
+    def run(name: str, train: Callable[..., Iterator[torch.Tensor]], rate: float) -> float:
+        """The loss on points that are not used for training."""
+        model = network(proof.device)
+        proof.train(name, train(model, batches, rate))
+        with torch.no_grad():
+            return float(torch.nn.functional.mse_loss(model(unseen[0]), unseen[1]))
 
-@torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-def judged(model: torch.nn.Module, data: Data) -> float:
-    """The loss on points that were not used for training."""
-    return float(torch.nn.functional.mse_loss(model(data[0]), data[1]))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=800)
-    asked = parser.parse_args(argv)
-    data, unseen = samples(20_000, 1, 1.0, asked.device), samples(4000, 2, 0.0, asked.device)
-    ways: dict[str, float | None] = {
-        f"constant {MAX_LR / divisor:.2g}": MAX_LR / divisor for divisor in (1, 3, 10, 30)
+    constant = {
+        rate: run(f"constant {rate:.2g}", train_constant, rate)
+        for rate in (MAX_LR / divisor for divisor in (1, 3, 10, 30))
     }
-    ways["one cycle"] = None
-    losses: dict[str, float] = {}
-    for name, rate in ways.items():
-        model = network(asked.device)
-        rates, ms = train(model, data, asked.steps, rate)
-        losses[name] = judged(model, unseen)
-        line = f"{name:<14} loss {losses[name]:.4f} on unseen points"
-        print(f"{line}, {statistics.median(ms):.2f} ms per step ({ms[0]:.2f} to {ms[-1]:.2f})")
-    cycle = losses.pop("one cycle")
-    best = min(losses, key=lambda name: losses[name])
-    turned = rates[0] < 0.1 * MAX_LR and max(rates) > 0.99 * MAX_LR and rates[-1] < 0.001 * MAX_LR
-    held = turned and cycle < losses[best] * (1 - MARGIN)
-    print(
-        f"{'proved' if held else 'not proved'}: after {asked.steps} steps, the loss is {cycle:.4f}"
-        f" instead of {losses[best]:.4f} with {best}, the best of {len(losses)} constant rates"
-        f" (required: at least {MARGIN:.0%} lower); the learning rate went from"
-        f" {rates[0]:.3f} through {max(rates):.3f} to {rates[-1]:.1e}"
+    train = proof.technique(train_one_cycle, instead=train_constant)
+    with updates_seen(schedule_of) as seen:
+        cycle = run("one cycle", train, MAX_LR)
+    rates, momenta = ([values[i] for values in seen] for i in (0, 1))
+    proof.active(
+        rates[0] < 0.1 * MAX_LR
+        and max(rates) > 0.99 * MAX_LR
+        and rates[-1] < 0.001 * MAX_LR
+        and momenta[0] > momenta[rates.index(max(rates))] < momenta[-1],
+        f"in {len(rates)} updates, the learning rate went from {rates[0]:.3f} through"
+        f" {max(rates):.3f} to {rates[-1]:.1e}, the momentum from {momenta[0]:.2f} through"
+        f" {min(momenta):.2f} to {momenta[-1]:.2f}",
     )
-    return 0 if held else 1
+    best = min(constant, key=lambda rate: constant[rate])
+    proof.purpose(
+        cycle < constant[best] * (1 - MARGIN),
+        f"the loss on unseen points is {cycle:.4f} instead of {constant[best]:.4f} at the constant"
+        f" rate {best:.2g}, the best of {len(constant)} (required: at least {MARGIN:.0%} lower)",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(800, 400))

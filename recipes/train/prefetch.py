@@ -31,18 +31,43 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import itertools
-import statistics
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from proof import Batch, Proof, apart, labeled, main, perceptron, skip, train_plain
+from torch.utils._python_dispatch import TorchDispatchMode
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 0.0, "cuda": 1e-3}  # of the loss; only a GPU may round differently
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def prefetched(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
+    """Copy each batch while the model works on the one before; the batches must be pinned."""
+    side = torch.cuda.Stream()
+    ahead: tuple[Batch, Any] | None = None
+    for x, y in batches:
+        with torch.cuda.stream(side):  # queue the copy, and mark its end
+            copies = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            copied = side.record_event()
+        if ahead is not None:
+            yield arrived(*ahead)
+        ahead = copies, copied
+    if ahead is not None:
+        yield arrived(*ahead)
+
+
+def arrived(batch: Batch, copied: Any) -> Batch:
+    """Make the current stream wait for the copy, and keep the memory until it is done."""
+    current = torch.cuda.current_stream()
+    current.wait_event(copied)  # wait_stream(side) would wait for the next batch's copy, too
+    for tensor in batch:
+        tensor.record_stream(current)
+    return batch
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
+TOLERANCE = 1e-3  # relative to the first loss; a GPU may round differently
 
 
 def plain(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
@@ -51,106 +76,63 @@ def plain(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
         yield x.to(device), y.to(device)
 
 
-def prefetched(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
-    """Copy each batch while the previous one is in use."""
-    side = torch.cuda.Stream() if device == "cuda" else None  # not needed on a CPU
-    ahead: tuple[Batch, Any] | None = None
-    for batch in batches:
-        started = start_copy(batch, device, side)
-        if ahead is not None:
-            yield arrived(*ahead)
-        ahead = started
-    if ahead is not None:
-        yield arrived(*ahead)
+class Log(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+    """Notes every copy and every pass of the model, in their order."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.default = torch.cuda.current_stream()
+        self.copies: list[bool] = []  # from pinned memory, non-blocking and on another stream?
+        self.kept = 0  # tensors whose memory waits for the stream of the model
+        self.ahead: list[float] = []  # at each pass: batches copied, or queued, beyond its own
+        model.register_forward_pre_hook(self.step)
+
+    def step(self, *_: object) -> None:
+        self.ahead.append(len(self.copies) / 2 - len(self.ahead) - 1)
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        options = kwargs or {}
+        name = operation._schema.name
+        if name == "aten::_to_copy":
+            aside = torch.cuda.current_stream() != self.default
+            self.copies.append(aside and bool(options.get("non_blocking")) and args[0].is_pinned())
+        self.kept += name == "aten::record_stream"
+        return operation(*args, **options)
 
 
-def start_copy(batch: Batch, device: str, side: Any) -> tuple[Batch, Any]:
-    """Queue the copy on the side stream; the event marks its end."""
-    with torch.cuda.stream(side) if side else contextlib.nullcontext():
-        x, y = (tensor.to(device, non_blocking=True) for tensor in batch)
-        return (x, y), (side.record_event() if side else None)
-
-
-def arrived(batch: Batch, copied: Any) -> Batch:
-    """Make the current stream wait for the copy, and keep the memory until it is done."""
-    if copied is not None:
-        current = torch.cuda.current_stream()
-        current.wait_event(copied)  # wait_stream(side) would wait for the next batch's copy too
-        for tensor in batch:
-            tensor.record_stream(current)
-    return batch
-
-
-def train(model: torch.nn.Module, batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
-    """Train on batches that are on the device; yields the loss of every step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for x, y in batches:
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.detach()
-
-
-def on_the_host(steps: int, width: int, device: str) -> list[Batch]:
-    """Labeled batches on the host, the last one smaller; pinned if they go to a GPU."""
-    torch.manual_seed(0)
-    teacher = torch.randn(width, 10)
-    inputs = ([torch.randn(64, width) for _ in range(8)] * steps)[:steps]
-    inputs[-1] = inputs[-1][:40]
-    batches = [(x, (x @ teacher).argmax(1)) for x in inputs]
-    return [(x.pin_memory(), y.pin_memory()) for x, y in batches] if device == "cuda" else batches
-
-
-def network(width: int, device: str) -> torch.nn.Module:
-    torch.manual_seed(0)
-    layers = (torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 10))
-    return torch.nn.Sequential(*layers).to(device)
-
-
-def measured(name: str, steps: Iterator[torch.Tensor]) -> list[float]:
-    """Run the training and print the time per step; item() waits for the device."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
-    losses: list[float] = []
-    clock = [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    line += f" ({ms[0]:.2f} to {ms[-1]:.2f})"
-    if torch.cuda.is_initialized():
-        line += f", peak {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB"
-    print(line)
-    return losses
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--width", type=int, default=256)
-    asked = parser.parse_args(argv)
-    device = asked.device
-    batches = on_the_host(asked.steps, asked.width, device)
-    first = measured("plain", train(network(asked.width, device), plain(batches, device)))
-    ahead = measured("prefetched", train(network(asked.width, device), prefetched(batches, device)))
-    if device == "cpu":
-        print("skipped: the copy stream, because the CPU needs no copy")
-    complete = len(ahead) == len(first) == len(batches)
-    off = max((abs(a - b) for a, b in zip(first, ahead, strict=False)), default=float("nan"))
-    limit = TOLERANCE[device]
-    held = complete and off <= limit and first[-1] < first[0]
-    print(
-        f"{'proved' if held else 'not proved'}: {len(ahead)} of {len(batches)} batches arrive in"
-        f" order, and losses differ by at most {off:.1e} (tolerance {limit:.0e}); the loss"
-        f" fell from {first[0]:.3f} to {first[-1]:.3f}"
+def prove(proof: Proof) -> None:
+    if proof.device == "cpu":
+        skip("prefetching copies batches to an NVIDIA GPU; a CPU needs no copy")
+    copy = proof.technique(prefetched, instead=plain)
+    batches = labeled(proof.steps, proof.width, "cpu")
+    batches[-1] = batches[-1][0][:40], batches[-1][1][:40]  # a smaller last batch
+    batches = [(x.pin_memory(), y.pin_memory()) for x, y in batches]
+    model = perceptron(proof.width, proof.device)
+    first = proof.train("plain", train_plain(model, plain(batches, proof.device)))
+    model = perceptron(proof.width, proof.device)
+    ahead = proof.train("prefetched", train_plain(model, copy(batches, proof.device)))
+    off = apart(ahead, first)
+    proof.same(
+        off <= TOLERANCE and first[-1] < first[0],
+        f"{len(ahead)} of {len(batches)} batches arrived, and losses are within {off:.1e} of plain"
+        f" copies (tolerance {TOLERANCE:.0e})",
     )
-    return 0 if held else 1
+    model = perceptron(proof.width, proof.device)
+    with Log(model) as log:
+        list(train_plain(model, copy(batches, proof.device)))
+    proof.active(
+        all(log.copies) and len(log.copies) == log.kept == 2 * len(batches),
+        f"{sum(log.copies)} of {len(log.copies)} copies were non-blocking, from pinned memory and"
+        f" on a stream of their own; the memory of {log.kept} was kept for the model's stream",
+    )
+    queued = sum(number == 1 for number in log.ahead[:-1])
+    proof.purpose(
+        queued == len(batches) - 1 and log.ahead[-1] == 0,
+        f"before {queued} of {len(batches) - 1} passes, the copy of the next batch was queued",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(100, 20), width=256)

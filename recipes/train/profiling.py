@@ -37,29 +37,78 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
+import contextlib
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from proof import Batch, Proof, apart, labeled, main, operations_seen, perceptron
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import record_function
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # of the loss: profiling must not change it
-ACTIVE, TOP = 3, 10  # recorded steps; operators in the table
+# --- Copy from here ------------------------------------------------------------------------------
 
 
-def train(model: torch.nn.Module, batches: list[Batch], profiler: Any = None) -> Iterator[Any]:
-    """Train, with a profiler if there is one; yields the loss of every step."""
+def profiler_for(device: str, trace: str, steps: int = 3) -> Any:
+    """Skips one step, warms up in two and records the next ones into a trace, a .json file.
+
+    `with profiler_for("cuda", "trace.json") as profiler:` around the loop, and profiler.step() at
+    the end of each step. Name parts of a step with `with record_function("load"):`.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    return torch.profiler.profile(
+        activities=activities,
+        schedule=torch.profiler.schedule(wait=1, warmup=2, active=steps, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(trace),
+    )
+
+
+def costliest(profiler: Any, device: str, top: int = 10) -> list[tuple[str, float, int]]:
+    """Name, milliseconds and calls of the most expensive operators, without their children."""
+    key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"  # microseconds
+    # Other rows repeat the same time, as kernels and as the names from record_function().
+    rows = [row for row in profiler.key_averages() if row.key.startswith(("aten::", "autograd::"))]
+    rows = [row for row in rows if row.device_type == DeviceType.CPU]
+    rows.sort(key=lambda row: getattr(row, key), reverse=True)
+    return [(row.key, getattr(row, key) / 1e3, row.count) for row in rows[:top]]
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+
+TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}  # profiling must not change the loss
+ACTIVE = 3  # recorded steps
+DELAY_S = 0.1  # of the slow disk that the profile must reveal
+PARTS = ("load", "forward", "backward", "optimizer")
+
+
+class NoProfiler:
+    """Has the methods of a profiler, and records nothing."""
+
+    def step(self) -> None: ...
+
+    def key_averages(self) -> list[Any]:
+        return []
+
+
+def loaded(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """A loader with a slow disk."""
+    for batch in batches:
+        with record_function("load"):
+            time.sleep(DELAY_S)
+        yield batch
+
+
+def train(model: torch.nn.Module, batches: Iterable[Batch], profiler: Any) -> Iterator[Any]:
+    """Yields the loss of every step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for x, y in batches:
+    for x, y in loaded(batches):
         with record_function("forward"):
             loss = torch.nn.functional.cross_entropy(model(x), y)
         with record_function("backward"):
@@ -67,93 +116,58 @@ def train(model: torch.nn.Module, batches: list[Batch], profiler: Any = None) ->
         with record_function("optimizer"):
             optimizer.step()
             optimizer.zero_grad()
-        if profiler is not None:
-            profiler.step()  # the schedule counts these calls
+        profiler.step()  # the schedule counts these calls
         yield loss.detach()
 
 
-def recording(device: str, trace: Path) -> Any:
-    """A profiler that skips one step, warms up in two, and records the next ones."""
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
-    return profile(
-        activities=activities,
-        schedule=schedule(wait=1, warmup=2, active=ACTIVE, repeat=1),
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(trace)),
-    )
-
-
-def costliest(profiler: Any, device: str) -> list[tuple[str, float, int]]:
-    """Name, milliseconds and calls of the most expensive operators, without their children."""
-    key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"  # microseconds
-    # Other rows repeat the same time, as kernels and as the names from record_function().
-    rows = [row for row in profiler.key_averages() if row.key.startswith(("aten::", "autograd::"))]
-    rows = [row for row in rows if row.device_type == DeviceType.CPU]
-    rows.sort(key=lambda row: getattr(row, key), reverse=True)
-    return [(row.key, getattr(row, key) / 1e3, row.count) for row in rows[:TOP]]
-
-
-def named(trace: Path) -> list[str]:
-    """The names of the events in a trace; none if the trace is not readable."""
+def events(trace: Path) -> list[dict[str, Any]]:
+    """The events of a trace that have a duration; none if the trace is not readable."""
     try:
-        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+        found = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     except (OSError, ValueError, KeyError):
         return []
-    return [event["name"] for event in events if event.get("ph") == "X"]
+    return [event for event in found if event.get("ph") == "X"]
 
 
-def network_and_batches(steps: int, width: int, device: str) -> tuple[Any, list[Batch]]:
-    torch.manual_seed(0)
-    layers = (torch.nn.Linear(width, width), torch.nn.LayerNorm(width), torch.nn.GELU())
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)).to(device)
-    teacher, inputs = torch.randn(width, 10), [torch.randn(64, width) for _ in range(4)]
-    batches = [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in inputs]
-    return model, (batches * steps)[:steps]
-
-
-def measured(name: str, steps: Iterator[Any]) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    losses, clock = list[float](), [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = [1e3 * (end - start) for start, end in itertools.pairwise(clock)]
-    ms = sorted(ms[len(ms) // 4 :])  # without the warm-up
-    line = f"{name:<8} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
-    return torch.tensor(losses)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--trace", type=Path, help=".json file to write (default: in /tmp)")
-    asked = parser.parse_args(argv)
-    trace = asked.trace or Path(tempfile.mkdtemp(prefix="trace-")) / "trace.json"
-    shape = (asked.steps, asked.width, asked.device)
-    plain = measured("plain", train(*network_and_batches(*shape)))
-    with recording(asked.device, trace) as profiler:
-        watched = measured("profiled", train(*network_and_batches(*shape), profiler))
-    top = costliest(profiler, asked.device) if trace.exists() else []
-    for name, ms, calls in top:
+def prove(proof: Proof) -> None:
+    trace = Path(tempfile.mkdtemp(prefix="trace-")) / "trace.json"
+    batches = labeled(proof.steps, proof.width, proof.device)
+    model = perceptron(proof.width, proof.device)
+    plain = proof.train("plain", train(model, batches, NoProfiler()))
+    model = perceptron(proof.width, proof.device)
+    start = proof.technique(profiler_for, instead=lambda *_: contextlib.nullcontext(NoProfiler()))
+    with start(proof.device, str(trace), ACTIVE) as profiler:
+        # A replacement of torch.profiler may give nothing that has steps.
+        steps = train(model, batches, profiler or NoProfiler())
+        profiled = proof.train("profiled", steps)
+    for name, ms, calls in costliest(profiler or NoProfiler(), proof.device):
         print(f"{ms:10.3f} ms {calls:4} calls  {name[:80]}")
-    timed = bool(top) and top[0][1] > 0
-    if not timed:
-        print("no operator took any time; on a GPU, this means that CUPTI does not work")
-    names = named(trace)
-    found = sum(name in names for name, _, _ in top)
-    steps = sum(name.startswith("ProfilerStep#") for name in set(names))  # a GPU lists them twice
-    off, limit = float((watched - plain).abs().max()), TOLERANCE[asked.device]
-    held = timed and found == len(top) == TOP and steps == ACTIVE and off <= limit
-    print(
-        f"{'proved' if held else 'not proved'}: the {len(names)} events in {trace} include {found}"
-        f" of the {TOP} most expensive operators and {steps} of the {ACTIVE} recorded steps; losses"
-        f" differ by at most {off:.1e} from plain training (tolerance {limit:.0e})"
+    off, limit = apart(profiled, plain), TOLERANCE[proof.device]
+    proof.same(
+        off <= limit and plain[-1] < plain[0],
+        f"losses within {off:.1e} of plain training (tolerance {limit:.0e})",
     )
-    return 0 if held else 1
+    with operations_seen() as seen:  # what a step really runs
+        next(train(model, batches[:1], NoProfiler()))
+    real = Counter(seen.names)["aten::addmm"]
+    recorded = events(trace)
+    names = Counter(event["name"] for event in recorded if event.get("cat") == "cpu_op")
+    proof.active(
+        names["aten::addmm"] == real * ACTIVE > 0,
+        f"{trace} has {len(recorded)} events, among them {names['aten::addmm']} calls of"
+        f" aten::addmm in {ACTIVE} steps; each step has {real}",
+    )
+    took = dict.fromkeys(PARTS, 0.0)
+    for event in recorded:
+        if event["name"] in took and event.get("cat") == "user_annotation":
+            took[event["name"]] += event["dur"] / 1e3  # microseconds
+    slowest = max(took, key=lambda part: took[part])
+    shares = ", ".join(f"{part} {ms:.0f} ms" for part, ms in took.items())
+    proof.purpose(
+        slowest == "load" and took["load"] >= 1e3 * DELAY_S * ACTIVE,
+        f"the trace reveals the planted slow disk: {shares} in {ACTIVE} steps",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(10, 7), width=512)

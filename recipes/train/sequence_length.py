@@ -27,18 +27,15 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
+from proof import Proof, main
 
+# --- Copy from here ------------------------------------------------------------------------------
 Tokens = list[int]
-Padding = Callable[[Sequence[Tokens]], torch.Tensor]
-TOLERANCE, TRAINED = 1e-4, 0.02  # per loss with equal weights; of the mean loss after training
-WORDS, WIDTH, PAD = 500, 32, 0
+PAD = 0
 
 
 def covering(lengths: Sequence[int], share: float) -> int:
@@ -55,6 +52,12 @@ def padded(samples: Sequence[Tokens], longest: int) -> torch.Tensor:
 def dynamic(samples: Sequence[Tokens], longest: int) -> torch.Tensor:
     """Pad only to the longest sample of the batch, rounded up to a multiple of 8."""
     return padded(samples, min(longest, -(-max(map(len, samples)) // 8) * 8))
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+Padding = Callable[[Sequence[Tokens], int], torch.Tensor]
+TOLERANCE, TRAINED = 1e-4, 0.02  # per loss with equal weights; of the mean loss after training
+WORDS, WIDTH = 500, 32
 
 
 class Encoder(torch.nn.Module):  # type: ignore[misc, unused-ignore]
@@ -83,9 +86,8 @@ def corpus(samples: int, maximum: int) -> tuple[list[Tokens], torch.Tensor]:
 
 
 def train(
-    model: Encoder, texts: list[Tokens], labels: torch.Tensor, steps: int, pad: Padding
-) -> Iterator[tuple[float, int]]:
-    """Train; yields the loss and the number of tokens of every step."""
+    model: Encoder, texts: list[Tokens], labels: torch.Tensor, steps: int, pad: Callable[..., Any]
+) -> Iterator[torch.Tensor]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     device = next(model.parameters()).device
     for step in range(steps):
@@ -95,7 +97,7 @@ def train(
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        yield loss.item(), tokens.numel()  # item() waits for the device
+        yield loss.detach()
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
@@ -105,54 +107,46 @@ def losses_of(model: Encoder, tokens: torch.Tensor, labels: torch.Tensor) -> tor
     return torch.nn.functional.cross_entropy(scores, labels, reduction="none")
 
 
-def measured(name: str, steps: Iterator[tuple[float, int]]) -> int:
-    """Run the training and print the time per step; returns the number of tokens."""
-    done = [(loss, count, time.perf_counter()) for loss, count in steps]
-    tokens, clock = sum(count for _, count, _ in done), [moment for *_, moment in done]
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[len(clock) // 4 :]))
-    line = f"{name:<22} loss {done[-1][0]:.4f}, {statistics.median(ms):.1f} ms per step"
-    print(f"{line} ({ms[0]:.1f} to {ms[-1]:.1f}), {tokens} tokens")
-    return tokens
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--maximum", type=int, default=256, help="maximum tokens per sample")
-    asked = parser.parse_args(argv)
-    texts, labels = corpus(32 * 40, asked.maximum)
+def prove(proof: Proof) -> None:
+    pad: Padding = proof.technique(dynamic, instead=lambda some, _: padded(some, proof.maximum))
+    texts, labels = corpus(32 * 40, proof.maximum)
     lengths = [*map(len, texts)]
     p95, p99 = covering(lengths, 0.95), covering(lengths, 0.99)
     print(
         f"95% of samples have at most {p95} tokens, 99% at most {p99}, the longest {max(lengths)}"
     )
-    ways: dict[str, Padding] = {
-        f"padded to {asked.maximum}": lambda some: padded(some, asked.maximum),
-        f"cut at {p99}, per batch": lambda some: dynamic(some, p99),
-    }
-    models, tokens = list[Encoder](), list[int]()
-    for name, pad in ways.items():
+    models, tokens, widths = list[Encoder](), list[int](), set[int]()
+    for name, way in (
+        (f"padded to {proof.maximum}", lambda some: padded(some, proof.maximum)),
+        (f"cut at {p99}, per batch", lambda some: pad(some, p99)),
+    ):
         torch.manual_seed(0)
-        models.append(Encoder().to(asked.device))
-        tokens.append(measured(name, train(models[-1], texts, labels, asked.steps, pad)))
+        models.append(model := Encoder().to(proof.device))
+        shapes: list[torch.Size] = []
+        model.words.register_forward_pre_hook(
+            lambda _, args, shapes=shapes: shapes.append(args[0].shape)
+        )
+        proof.train(name, train(model, texts, labels, proof.steps, way))
+        tokens.append(sum(rows * width for rows, width in shapes))
+        widths = {width for _, width in shapes}
     fits = [i for i, length in enumerate(lengths) if length <= p99][:256]
-    whole, short = (pad([texts[i] for i in fits]) for pad in ways.values())
+    some = [texts[i] for i in fits]
+    whole, short = padded(some, proof.maximum), pad(some, p99)
     padded_loss, cut_loss = (losses_of(models[0], rows, labels[fits]) for rows in (whole, short))
     off = float((padded_loss - cut_loss).abs().max())
     trained = [float(losses_of(m, short, labels[fits]).mean()) for m in models]
     covered, saved = sum(n <= p99 for n in lengths) / len(lengths), 1 - tokens[1] / tokens[0]
-    held = off <= TOLERANCE and abs(trained[0] - trained[1]) <= TRAINED
-    held = held and covered >= 0.99 and saved > 0 and trained[0] < 0.6  # starts at ln 2
-    print(
-        f"{'proved' if held else 'not proved'}: {p99} tokens cover {covered:.1%} of the samples and"
-        f" save {saved:.0%} of the tokens; the loss of samples that fit changes by at most"
-        f" {off:.1e} (tolerance {TOLERANCE:.0e}); after training, the mean loss is"
-        f" {trained[0]:.3f} padded and {trained[1]:.3f} cut (tolerance {TRAINED})"
+    proof.same(
+        off <= TOLERANCE and abs(trained[0] - trained[1]) <= TRAINED and covered >= 0.99,
+        f"for the {covered:.1%} of samples that fit, losses change by at most {off:.1e}; after"
+        f" training, the mean loss is {trained[0]:.3f} padded and {trained[1]:.3f} cut",
     )
-    return 0 if held else 1
+    proof.active(
+        len(widths) > 1 and max(widths) <= p99,
+        f"the model saw batches of {min(widths)} to {max(widths)} tokens per sample",
+    )
+    proof.purpose(saved > 0.2, f"{saved:.0%} of the tokens were not computed")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(40, 15), maximum=256)

@@ -34,19 +34,40 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import statistics
-import time
-from collections.abc import Sequence
+from typing import Any
 
 import torch
+from proof import Proof, calls_seen, main
 from torch.nn import functional
 
+# --- Copy from here ------------------------------------------------------------------------------
+TEMPERATURE, WEIGHT = 2.0, 0.9  # softens probabilities; the teacher's share of the loss
+
+
+def soft_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """How far the student's probabilities are from the teacher's."""
+    own = functional.log_softmax(student / TEMPERATURE, dim=1)
+    wanted = functional.softmax(teacher / TEMPERATURE, dim=1)
+    # The gradient shrinks with the square of the temperature; this factor compensates.
+    return functional.kl_div(own, wanted, reduction="batchmean") * TEMPERATURE**2
+
+
+def distillation_loss(student: Any, teacher: Any, x: Any, y: Any) -> torch.Tensor:
+    """The teacher is in eval mode and does not learn."""
+    scores = student(x)
+    with torch.no_grad():
+        asked = teacher(x)
+    return WEIGHT * soft_loss(scores, asked) + (1 - WEIGHT) * functional.cross_entropy(scores, y)
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
 Data = tuple[torch.Tensor, torch.Tensor]
 TOLERANCE, GAIN = 0.03, 0.03  # accuracy: below the teacher, above the student alone
-TEMPERATURE, WEIGHT = 2.0, 0.9  # softens probabilities; the teacher's share of the loss
 CLASSES, WRONG = 10, 0.4  # WRONG: share of labels replaced at random
+
+
+def labels_only(student: Any, teacher: Any, x: Any, y: Any) -> torch.Tensor:
+    return functional.cross_entropy(student(x), y)
 
 
 def network(width: int, device: str) -> torch.nn.Module:
@@ -66,36 +87,17 @@ def samples(count: int, seed: int, wrong: float, device: str) -> Data:
     return x.to(device), y.to(device)
 
 
-def soft_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-    """How far the student's probabilities are from the teacher's."""
-    own = functional.log_softmax(student / TEMPERATURE, dim=1)
-    wanted = functional.softmax(teacher / TEMPERATURE, dim=1)
-    # The gradient shrinks with the square of the temperature; this factor compensates.
-    return functional.kl_div(own, wanted, reduction="batchmean") * TEMPERATURE**2
-
-
-def train(
-    model: torch.nn.Module, data: Data, steps: int, teacher: torch.nn.Module | None = None
-) -> list[float]:
-    """Train in random batches, with a teacher if there is one; milliseconds per step."""
+def train(model: Any, data: Data, steps: int, loss_of: Any, teacher: Any = None) -> Any:
+    """Train in random batches; yields the loss of every step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     draw = torch.Generator().manual_seed(1)
-    clock = [time.perf_counter()]
     for _ in range(steps):
         chosen = torch.randint(len(data[0]), (64,), generator=draw).to(data[0].device)
-        x, y = data[0][chosen], data[1][chosen]
-        scores = model(x)
-        loss = functional.cross_entropy(scores, y)
-        if teacher is not None:
-            with torch.no_grad():
-                asked = teacher(x)
-            loss = WEIGHT * soft_loss(scores, asked) + (1 - WEIGHT) * loss
+        loss = loss_of(model, teacher, data[0][chosen], data[1][chosen])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        loss.item()  # waits for the device
-        clock.append(time.perf_counter())
-    return sorted(1e3 * (end - start) for start, end in itertools.pairwise(clock))
+        yield loss.detach()
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
@@ -104,43 +106,37 @@ def accuracy(model: torch.nn.Module, data: Data) -> float:
     return float((model(data[0]).argmax(1) == data[1]).float().mean())
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--samples", type=int, default=800, help="samples that the student may use")
-    parser.add_argument("--width", type=int, default=16, help="hidden units of the student")
-    asked = parser.parse_args(argv)
-    device = asked.device
-    many = samples(20_000, 1, WRONG, device)
-    few = (many[0][: asked.samples], many[1][: asked.samples])
-    judged = samples(5_000, 2, 0.0, device)
-    teacher = network(512, device)
-    runs = {"teacher": (teacher, train(teacher, many, asked.steps))}
+def prove(proof: Proof) -> None:
+    with_teacher = proof.technique(distillation_loss, instead=labels_only)
+    many = samples(20_000, 1, WRONG, proof.device)
+    few = (many[0][: proof.samples], many[1][: proof.samples])
+    judged = samples(5_000, 2, 0.0, proof.device)
+    teacher = network(512, proof.device)
+    proof.train("teacher", train(teacher, many, proof.steps, labels_only))
     teacher.eval().requires_grad_(False)
-    for name, helper in (("student alone", None), ("distilled student", teacher)):
-        student = network(asked.width, device)
-        runs[name] = (student, train(student, few, asked.steps, helper))
-    correct, sizes = dict[str, float](), dict[str, int]()
-    for name, (model, ms) in runs.items():
-        correct[name] = accuracy(model, judged)
-        sizes[name] = sum(weights.numel() for weights in model.parameters())
-        line = f"{name:<17} {sizes[name]:>6} parameters, {correct[name]:.1%} correct"
-        print(f"{line}, {statistics.median(ms):.2f} ms per step ({ms[0]:.2f} to {ms[-1]:.2f})")
-    large, alone, taught = correct.values()
+    alone, taught = (network(proof.width, proof.device) for _ in range(2))
+    proof.train("student alone", train(alone, few, proof.steps, labels_only))
+    with calls_seen(functional, "kl_div") as compared:
+        run = train(taught, few, proof.steps, with_teacher, teacher)
+        proof.train("distilled student", run)
+    best, without, correct = (accuracy(model, judged) for model in (teacher, alone, taught))
+    sizes = [sum(w.numel() for w in model.parameters()) for model in (teacher, taught)]
     scores = teacher(judged[0])
-    at_best = float(soft_loss(scores, scores).abs())  # loss of a student that equals the teacher
-    held = large - taught <= TOLERANCE and taught - alone >= GAIN and at_best < 1e-5
-    print(
-        f"{'proved' if held else 'not proved'}: the student's accuracy is {taught:.1%} with a"
-        f" teacher and {alone:.1%} without (required gain: {GAIN:.0%});"
-        f" the teacher's is {large:.1%} (allowed gap: {TOLERANCE:.0%}) with"
-        f" {sizes['teacher'] / sizes['distilled student']:.0f} times as many parameters;"
-        f" the distillation loss of a perfect match is {at_best:.0e}"
+    at_best = float(soft_loss(scores, scores).abs())
+    proof.same(
+        best - correct <= TOLERANCE and at_best < 1e-5,
+        f"the student is right on {correct:.1%}, the teacher on {best:.1%}"
+        f" (tolerance {TOLERANCE:.0%}) with {sizes[0] / sizes[1]:.0f} times as many parameters",
     )
-    return 0 if held else 1
+    proof.active(
+        len(compared) == proof.steps,
+        f"in {len(compared)} of {proof.steps} steps, the student was compared with the teacher",
+    )
+    proof.purpose(
+        correct - without >= GAIN,
+        f"the teacher adds {correct - without:.1%} to the {without:.1%} of a student alone",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=600, samples=800, width=16)

@@ -39,32 +39,31 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import itertools
 import os
 import shutil
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from proof import Batch, Proof, apart, labeled, main, skip
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def compiled(model: torch.nn.Module, mode: str, backend: str) -> Any:
+    """Compile the forward and the backward pass; the first steps of each input shape are slow.
+
+    backend: "inductor" generates code; "aot_eager" only captures the graphs and needs no compiler.
+    """
+    if backend != "inductor":
+        return torch.compile(model, backend=backend)
+    return torch.compile(model, mode=mode)
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
 TOLERANCE = 1e-3  # relative to the first loss: fused kernels round in a different order
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-
-def train(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
-    """The same loop for eager and compiled models; yields the loss of every step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in batches:
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.detach()
 
 
 class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
@@ -79,18 +78,26 @@ class Network(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         return self.head(x + torch.nn.functional.gelu(self.inner(self.norm(x))))
 
 
-def labeled(steps: int, width: int, device: str) -> list[Batch]:
-    torch.manual_seed(0)
-    teacher, inputs = torch.randn(width, 10), [torch.randn(64, width) for _ in range(8)]
-    return [(x.to(device), (x @ teacher).argmax(1).to(device)) for x in (inputs * steps)[:steps]]
-
-
 def network(width: int, device: str) -> torch.nn.Module:
     torch.manual_seed(0)
     return Network(width).to(device)
 
 
-def graphs(width: int, device: str, sizes: Sequence[int], *, dynamic: bool) -> int:
+def train(model: Any, batches: list[Batch]) -> Iterator[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.detach()
+
+
+def eager(model: torch.nn.Module, mode: str, backend: str) -> Any:
+    return model
+
+
+def graphs(width: int, device: str, sizes: tuple[int, ...], *, dynamic: bool) -> int:
     """How many graphs these batch sizes need, with a backend that only counts them."""
     from torch._dynamo.testing import CompileCounter  # here, because the import is slow
 
@@ -115,49 +122,46 @@ def missing_compiler(device: str) -> str | None:
     return f"torch.compile needs a compiler, but none of these is on PATH: {', '.join(known)}"
 
 
-def measured(name: str, steps: Iterator[torch.Tensor]) -> torch.Tensor:
-    """Run the training and print the time per step; item() waits for the device."""
-    losses, clock = list[float](), [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss.item())
-        clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[len(clock) // 4 :]))
-    line = f"{name:<15} loss {losses[-1]:.5f}, first step {clock[1] - clock[0]:.1f} s, then"
-    print(f"{line} {statistics.median(ms):.2f} ms ({ms[0]:.2f} to {ms[-1]:.2f})")
-    return torch.tensor(losses)
+def prove(proof: Proof) -> None:
+    backend = "aot_eager" if proof.small else "inductor"
+    if backend == "inductor" and (why := missing_compiler(proof.device)):
+        skip(why)
+    from torch._dynamo.utils import counters
+    from torch._functorch import config as cached_backward
+    from torch._inductor import config, metrics
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument(
-        "--mode", choices=MODES, action="append", help="default: all modes on a GPU"
-    )
-    parser.add_argument("--backend", default="inductor", help="aot_eager needs no compiler")
-    asked = parser.parse_args(argv)
-    if asked.backend == "inductor" and (why := missing_compiler(asked.device)):
-        print(f"skipped: {why}")
-        return 0
-    shape = (asked.width, asked.device)
+    # Without caches, so that code is generated now and can be counted.
+    config.fx_graph_cache = cached_backward.enable_autograd_cache = False
+    make = proof.technique(compiled, instead=eager)
+    shape = (proof.width, proof.device)
+    batches = labeled(proof.steps, *shape)
+    plain = proof.train("eager", train(network(*shape), batches))
+    for mode in MODES if proof.device == "cuda" and not proof.small else MODES[:1]:
+        torch.compiler.reset()
+        counters.clear()
+        metrics.reset()
+        fused = proof.train(mode, train(make(network(*shape), mode, backend), batches))
+        off = apart(fused, plain)
+        proof.same(
+            off <= TOLERANCE and plain[-1] < plain[0],
+            f"{mode}: losses within {off:.1e} of eager, relative to the first"
+            f" (tolerance {TOLERANCE:.0e})",
+        )
+        made, breaks = counters["stats"]["unique_graphs"], len(counters["graph_break"])
+        written = metrics.generated_kernel_count
+        proof.active(
+            made == 1 and breaks == 0 and (written > 0 or proof.small),
+            f"{mode}: {made} graph with {breaks} graph breaks"
+            + (f", {written} generated kernels" if backend == "inductor" else ""),
+        )
     one = graphs(*shape, (64, 64, 64), dynamic=False)
     two = graphs(*shape, (64, 64, 44), dynamic=False)  # a smaller last batch
     dyn = graphs(*shape, (64, 64, 44), dynamic=True)
-    batches, off = labeled(asked.steps, *shape), 0.0
-    plain = measured("eager", train(network(*shape), batches))
-    for mode in asked.mode or (MODES if asked.device == "cuda" else MODES[:1]):
-        torch.compiler.reset()
-        model = torch.compile(network(*shape), backend=asked.backend, mode=mode)
-        fused = measured(mode, train(model, batches))
-        off = max(off, float((fused - plain).abs().max() / plain[0]))
-    held = off <= TOLERANCE and bool(plain[-1] < plain[0] / 2) and (one, two, dyn) == (1, 2, 1)
-    figures = f"losses within {off:.1e} of eager, relative to the first (tolerance {TOLERANCE:.0e})"
-    graphs_made = f"{one} graph for one shape, {two} for two, {dyn} with dynamic=True"
-    print(f"{'proved' if held else 'not proved'}: {figures}; {graphs_made}")
-    return 0 if held else 1
+    proof.purpose(
+        (one, two, dyn) == (1, 2, 1),
+        f"{one} graph for one shape, {two} for two, {dyn} with dynamic=True",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(150, 10), width=128)

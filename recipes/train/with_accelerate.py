@@ -32,46 +32,41 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import os
 import statistics
+import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from proof import Proof, apart, calls_seen, main, skip
 from torch.utils.data import DataLoader, TensorDataset
 
-try:
-    from accelerate import Accelerator, PartialState
-    from accelerate.commands.config.config_args import ClusterConfig
-    from accelerate.commands.launch import launch_command, launch_command_parser
-except ImportError:
-    ClusterConfig = None
-
-TOLERANCE = {"no": 1e-3, "fp16": 0.02, "bf16": 0.02}  # relative to the first loss, by precision
-BATCH, PARTS = 64, 4  # PARTS micro-batches make one step
+# --- Copy from here ------------------------------------------------------------------------------
 
 
-def train_accelerated(accelerator: Any, epochs: int) -> Iterator[float]:
-    """Accelerate with micro-batches; yields the loss of every step, averaged over processes."""
-    *made, data = parts("cpu", accelerator.num_processes)  # prepare() moves it
-    model, optimizer, loader = accelerator.prepare(*made, DataLoader(data, BATCH // PARTS))
-    losses: list[float] = []
+def train_accelerated(accelerator: Any, made: Any, loader: Any, epochs: int) -> Iterator[float]:
+    """A loop with micro-batches; yields the loss of every micro-batch, averaged over processes.
+
+    accelerator: Accelerator(gradient_accumulation_steps=4). made: a model and its optimizer.
+    """
+    model, optimizer, loader = accelerator.prepare(*made, loader)  # moves and wraps them
     for _ in range(epochs):
         for x, y in loader:  # already on the device
             with accelerator.accumulate(model):
                 loss = torch.nn.functional.cross_entropy(model(x), y)
-                accelerator.backward(loss)  # divides it by PARTS
+                accelerator.backward(loss)  # divides it by the number of micro-batches
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()  # does nothing until the last micro-batch
                 optimizer.zero_grad()
-            losses.append(accelerator.reduce(loss.detach(), "mean").item())
-            if len(losses) % PARTS == 0:
-                yield statistics.mean(losses[-PARTS:])
+            yield accelerator.reduce(loss.detach(), "mean").item()
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
+TOLERANCE = {"no": 1e-3, "fp16": 0.02, "bf16": 0.02}  # relative to the first loss, by precision
+BATCH, PARTS = 64, 4  # PARTS micro-batches make one step
 
 
 def train_plain(device: Any, processes: int, epochs: int) -> Iterator[float]:
@@ -94,6 +89,16 @@ def parts(device: Any, processes: int) -> tuple[Any, Any, TensorDataset]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data
 
 
+def by_step(losses: Iterator[float]) -> Iterator[float]:
+    """The mean over the micro-batches of each step."""
+    some: list[float] = []
+    for loss in losses:
+        some.append(loss)
+        if len(some) == PARTS:
+            yield statistics.mean(some)
+            some.clear()
+
+
 def config_for(capabilities: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """The answers to the questions of `accelerate config`, from the GPUs of this machine."""
     oldest = min(capabilities, default=(0, 0))
@@ -107,56 +112,61 @@ def config_for(capabilities: Sequence[tuple[int, int]]) -> dict[str, Any]:
     }
 
 
-def measured(name: str, steps: Iterator[float]) -> torch.Tensor:
-    losses, clock = list[float](), [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss)
-        clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[4:]))  # without the warm-up
-    line = f"{name:<10} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-    PartialState().print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")  # the main process only
-    return torch.tensor(losses)
+def compare(proof: Proof, config: dict[str, Any]) -> None:
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
 
-
-def compare(config: dict[str, Any], epochs: int) -> int:
     accelerator = Accelerator(gradient_accumulation_steps=PARTS)
     device, precision = accelerator.device, accelerator.mixed_precision
-    found = {"num_processes": accelerator.num_processes, "mixed_precision": precision}
-    obeyed = config | found == config and config["use_cpu"] == (device.type == "cpu")
-    plain = measured("by hand", train_plain(device, accelerator.num_processes, epochs))
-    ours = measured("Accelerate", train_accelerated(accelerator, epochs))
-    off, limit = float((ours - plain).abs().max() / plain[0]), TOLERANCE[precision]
-    held = obeyed and off <= limit and bool(plain[-1] < plain[0])
-    accelerator.print(
-        f"{'proved' if held else 'not proved'}: {PARTS} micro-batches with Accelerate match the"
-        f" whole batch by hand: losses within {off:.1e}, relative to the first (tolerance"
-        f" {limit:.0e}); {found} on {device}"
-        f" {'matches' if obeyed else 'does not match'} the config file"
+    world = accelerator.num_processes
+    plain = proof.train("by hand", train_plain(device, world, proof.epochs))
+    *made, data = parts("cpu", world)  # prepare() moves it
+    loader = DataLoader(data, BATCH // PARTS)
+    with (
+        calls_seen(AcceleratedOptimizer, "step") as asked,
+        calls_seen(torch.optim.SGD, "step") as stepped,
+    ):
+        if proof.off:
+            ours = proof.train("by hand again", train_plain(device, world, proof.epochs))
+        else:
+            run = train_accelerated(accelerator, made, loader, proof.epochs)
+            ours = proof.train("Accelerate", by_step(run))
+    if not accelerator.is_main_process:
+        raise SystemExit(0)
+    off, limit = apart(ours, plain), TOLERANCE[precision]
+    proof.same(
+        off <= limit and plain[-1] < plain[0],
+        f"{PARTS} micro-batches match the whole batch by hand: losses within {off:.1e}, relative to"
+        f" the first (tolerance {limit:.0e})",
     )
-    return 0 if held else 1
+    proof.active(
+        len(asked) == PARTS * len(stepped) > 0,
+        f"Accelerate turned {len(asked)} calls of step() into {len(stepped)} updates",
+    )
+    found = {"num_processes": world, "mixed_precision": precision}
+    obeyed = config | found == config and config["use_cpu"] == (device.type == "cpu")
+    proof.purpose(
+        obeyed, f"{found} on {device} {'is' if obeyed else 'is not'} what the config file asks for"
+    )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=10, help="epochs (8 steps each)")
-    parser.add_argument("--config", help="config file to write (default: in /tmp)")
-    asked = parser.parse_args(argv)
-    if ClusterConfig is None:
-        print("skipped: accelerate is not installed (pip install accelerate)")
-        return 0
-    gpus = range(torch.cuda.device_count() if asked.device == "cuda" else 0)
+def prove(proof: Proof) -> None:
+    try:
+        from accelerate.commands.config.config_args import ClusterConfig
+        from accelerate.commands.launch import launch_command, launch_command_parser
+    except ImportError:
+        skip("accelerate is not installed (pip install accelerate)")
+    gpus = range(torch.cuda.device_count() if proof.device == "cuda" else 0)
     config = config_for([torch.cuda.get_device_capability(number) for number in gpus])
     if "ACCELERATE_MIXED_PRECISION" in os.environ:  # started by accelerate launch
-        return compare(config, asked.steps)
-    path = asked.config or f"{tempfile.mkdtemp()}/accelerate.yaml"
+        return compare(proof, config)
+    path = f"{tempfile.mkdtemp()}/accelerate.yaml"
     ClusterConfig(**config).to_yaml_file(path)
     print(f"accelerate launch --config_file {path}", flush=True)
-    script = [__file__, f"--device={asked.device}", f"--steps={asked.steps}"]
-    launch_command(launch_command_parser().parse_args(["-q", "--config_file", path, *script]))
-    return 0
+    again = ["-q", "--config_file", path, __file__, *sys.argv[1:]]
+    launch_command(launch_command_parser().parse_args(again))  # exits if the script fails
+    raise SystemExit(0)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, epochs=(10, 3))

@@ -35,43 +35,62 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import json
 import os
 import statistics
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from proof import Proof, apart, main, skip
 
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def train_by_deepspeed(deepspeed: Any, made: Any, batches: Any, config: Path) -> Iterator[float]:
+    """DeepSpeed with micro-batches; yields the loss of every micro-batch.
+
+    made: a model and its optimizer. config: a JSON file like the one that config_for() returns.
+    """
+    model, optimizer = made
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=str(config))
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(engine(x).float(), y)
+        engine.backward(loss)  # divides it by gradient_accumulation_steps
+        engine.step()  # after the last micro-batch, an optimizer step and zero_grad
+        yield loss.item()
+
+
+def config_for(
+    gpus: int, capability: tuple[int, int], stage: int, offload: bool, batch: int, parts: int
+) -> dict[str, Any]:
+    moments = {"offload_optimizer": {"device": "cpu"}} if offload else {}
+    return {
+        "train_batch_size": batch * gpus,
+        "train_micro_batch_size_per_gpu": batch // parts,
+        "gradient_accumulation_steps": parts,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": stage, **moments},
+        # Offload with torch's AdamW. DeepSpeed's own compiles itself into ~/.cache/torch_extensions
+        # at the first run and needs nvcc and a C++ compiler for that.
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": capability >= (8, 0)},
+        "fp16": {"enabled": (7, 0) <= capability < (8, 0)},
+    }
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
 TOLERANCE = {"cpu": 1e-4, "cuda": 0.02}  # relative to the first loss; a GPU may use bf16
 BATCH, PARTS = 64, 4  # PARTS micro-batches make one step
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what the launcher would set
 ALONE |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 
 
-def train_by_deepspeed(library: Any, steps: int, device: str, config: Path) -> Iterator[float]:
-    """DeepSpeed with micro-batches; yields the mean loss of every step."""
-    model, optimizer, x, y = parts(device)
-    engine, *_ = library.initialize(model=model, optimizer=optimizer, config=str(config))
-    x = x.to(next(engine.module.parameters()).dtype)
-    for _ in range(steps):
-        losses: list[float] = []
-        for some_x, some_y in zip(x.chunk(PARTS), y.chunk(PARTS), strict=True):
-            loss = torch.nn.functional.cross_entropy(engine(some_x).float(), some_y)
-            engine.backward(loss)  # divides it by PARTS
-            engine.step()  # after the last part, an optimizer step and zero_grad
-            losses.append(loss.item())
-        yield statistics.mean(losses)
-
-
 def train_plain(steps: int, device: str) -> Iterator[float]:
     """A hand-written loop over whole batches; yields the loss of every step."""
-    model, optimizer, x, y = parts(device)
+    (model, optimizer), x, y = parts(device)
     for _ in range(steps):
         loss = torch.nn.functional.cross_entropy(model(x), y)
         loss.backward()
@@ -81,80 +100,67 @@ def train_plain(steps: int, device: str) -> Iterator[float]:
         yield loss.item()
 
 
-def parts(device: str) -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
+def parts(device: str) -> tuple[Any, Any, torch.Tensor]:
     """Model, optimizer and one batch: the same in every process, to compare with one alone."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 99), torch.nn.Linear(99, 10)).to(device)
     x = torch.randn(BATCH, 64, device=device)
-    return model, torch.optim.AdamW(model.parameters(), lr=3e-3), x, x[:, :10].argmax(1)
+    return (model, torch.optim.AdamW(model.parameters(), lr=3e-3)), x, x[:, :10].argmax(1)
 
 
-def config_for(gpus: int, capability: tuple[int, int], stage: int, offload: bool) -> dict[str, Any]:
-    moments = {"offload_optimizer": {"device": "cpu"}} if offload else {}
-    return {
-        "train_batch_size": BATCH * gpus,
-        "train_micro_batch_size_per_gpu": BATCH // PARTS,
-        "gradient_accumulation_steps": PARTS,
-        "gradient_clipping": 1.0,
-        "zero_optimization": {"stage": stage, **moments},
-        "zero_force_ds_cpu_optimizer": False,  # offload with torch's AdamW: nothing to compile
-        "bf16": {"enabled": capability >= (8, 0)},
-        "fp16": {"enabled": (7, 0) <= capability < (8, 0)},
-    }
+def by_step(losses: Iterator[float]) -> Iterator[float]:
+    """The mean over the micro-batches of each step."""
+    some: list[float] = []
+    for loss in losses:
+        some.append(loss)
+        if len(some) == PARTS:
+            yield statistics.mean(some)
+            some.clear()
 
 
-def measured(name: str, steps: Iterator[float]) -> torch.Tensor:
-    losses, clock = list[float](), [time.perf_counter()]
-    for loss in steps:
-        losses.append(loss)
-        clock.append(time.perf_counter())
-    ms = sorted(1e3 * (b - a) for a, b in itertools.pairwise(clock[len(clock) // 4 :]))
-    if os.environ["RANK"] == "0":
-        line = f"{name:<9} loss {losses[-1]:.4f}, {statistics.median(ms):.2f} ms per step"
-        print(f"{line} ({ms[0]:.2f} to {ms[-1]:.2f})")
-    return torch.tensor(losses)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--stage", type=int, choices=(1, 2, 3), default=1)
-    parser.add_argument("--offload", action="store_true")
-    parser.add_argument("--config", type=Path, help="config file to write (default: in /tmp)")
-    parser.add_argument("--local_rank", help="added by the deepspeed launcher")
-    asked = parser.parse_args(argv)
-    for name, value in {**ALONE, "DS_ACCELERATOR": asked.device}.items():
+def prove(proof: Proof) -> None:
+    for name, value in {**ALONE, "DS_ACCELERATOR": proof.device}.items():
         os.environ.setdefault(name, value)
     capability = (0, 0)
-    if asked.device == "cuda":
+    if proof.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         capability = torch.cuda.get_device_capability()
-    config = config_for(int(os.environ["WORLD_SIZE"]), capability, asked.stage, asked.offload)
-    path = asked.config or Path(tempfile.mkdtemp()) / "deepspeed.json"
-    path.with_suffix(f".{os.getpid()}").write_text(json.dumps(config), encoding="utf-8")
-    path.with_suffix(f".{os.getpid()}").replace(path)  # atomic, even if other processes write it
+    world = int(os.environ["WORLD_SIZE"])
+    config = config_for(world, capability, proof.stage, bool(proof.offload), BATCH, PARTS)
+    path = Path(tempfile.mkdtemp()) / "deepspeed.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
     print(f"{path}: {json.dumps(config)}")
     try:
         import deepspeed
     except Exception as why:  # MissingCUDAException (no nvcc) is not an ImportError
-        print(f"skipped: the config was written, but deepspeed cannot be imported: {why}")
-        return 0
-    plain = measured("by hand", train_plain(asked.steps, asked.device))
-    steps = train_by_deepspeed(deepspeed, asked.steps, asked.device, path)
-    ours = measured("DeepSpeed", steps)
-    torch.distributed.destroy_process_group()
-    off, limit = float((ours - plain).abs().max() / plain[0]), TOLERANCE[asked.device]
-    held = off <= limit and bool(plain[-1] < plain[0])
-    if os.environ["RANK"] == "0":
-        print(
-            f"{'proved' if held else 'not proved'}: {PARTS} micro-batches with DeepSpeed match the"
-            f" whole batch by hand: losses within {off:.1e}, relative to the first"
-            f" (tolerance {limit:.0e})"
-        )
-    return 0 if held else 1
+        skip(f"the config was written, but deepspeed cannot be imported: {why}")
+    plain = proof.train("by hand", train_plain(proof.steps, proof.device))
+    made, x, y = parts(proof.device)
+    dtype = torch.bfloat16 if config["bf16"]["enabled"] else torch.float32
+    dtype = torch.float16 if config["fp16"]["enabled"] else dtype
+    chunks = list(zip(x.to(dtype).chunk(PARTS), y.chunk(PARTS), strict=True)) * proof.steps
+    updates: list[int] = []
+    made[1].register_step_post_hook(lambda *_: updates.append(1))
+    if proof.off:
+        ours = proof.train("by hand again", train_plain(proof.steps, proof.device))
+    else:
+        run = train_by_deepspeed(deepspeed, made, chunks, path)
+        ours = proof.train("DeepSpeed", by_step(run))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    if os.environ["RANK"] != "0":
+        raise SystemExit(0)
+    off, limit = apart(ours, plain), TOLERANCE[proof.device]
+    proof.same(
+        off <= limit and plain[-1] < plain[0],
+        f"{PARTS} micro-batches match the whole batch by hand: losses within {off:.1e}, relative to"
+        f" the first (tolerance {limit:.0e})",
+    )
+    proof.active(
+        len(updates) == proof.steps,
+        f"DeepSpeed made {len(updates)} updates of {len(chunks)} micro-batches",
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, steps=(20, 10), stage=1, offload=0)

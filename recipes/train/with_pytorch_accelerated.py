@@ -40,23 +40,46 @@ Troubleshooting:
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import os
 import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from proof import Proof, apart, calls_seen, main, skip
 from torch.utils.data import DataLoader, TensorDataset
 
-try:
+# --- Copy from here ------------------------------------------------------------------------------
+
+
+def train_by_trainer(model: Any, optimizer: Any, data: Any, epochs: int, batch: int) -> list[float]:
+    """Train with the Trainer of pytorch-accelerated; returns the mean loss of every epoch."""
     from pytorch_accelerated import Trainer
     from pytorch_accelerated.callbacks import MoveModulesToDeviceCallback
-except ImportError:
-    Trainer = None
 
+    steps = epochs * (len(data) // batch)
+    trainer = Trainer(
+        model,
+        loss_func=torch.nn.functional.cross_entropy,
+        optimizer=optimizer,
+        callbacks=(MoveModulesToDeviceCallback,),  # no progress bar
+    )
+    trainer.train(
+        train_dataset=data,
+        num_epochs=epochs,
+        per_device_batch_size=batch,
+        gradient_clip_value=0.01,
+        create_scheduler_fn=lambda prepared: schedule(prepared, steps),
+        train_dataloader_kwargs={"shuffle": False, "num_workers": 0},  # it shuffles by default
+    )
+    return list(trainer.run_history.get_metric_values("train_loss_epoch"))
+
+
+def schedule(optimizer: Any, steps: int) -> Any:
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
+
+
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-3}  # relative to the first loss
 BATCH = 64
 
@@ -70,16 +93,11 @@ def parts(device: str) -> tuple[Any, Any, TensorDataset]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data
 
 
-def schedule(optimizer: Any, steps: int) -> Any:
-    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
-
-
-def train_plain(epochs: int, device: str) -> list[float]:
-    """A hand-written loop; returns the mean loss of every epoch."""
+def train_plain(epochs: int, device: str) -> Iterator[float]:
+    """A hand-written loop; yields the mean loss of every epoch."""
     model, optimizer, data = parts(device)
     loader = DataLoader(data, BATCH)
     scheduler = schedule(optimizer, epochs * len(loader))
-    means: list[float] = []
     for _ in range(epochs):
         losses: list[float] = []
         for x, y in loader:
@@ -90,63 +108,32 @@ def train_plain(epochs: int, device: str) -> list[float]:
             scheduler.step()
             optimizer.zero_grad()
             losses.append(loss.item())
-        means.append(statistics.mean(losses))
-    return means
+        yield statistics.mean(losses)
 
 
-def train_by_trainer(epochs: int, device: str) -> list[float]:
-    """The same training with the Trainer; returns the mean loss of every epoch."""
-    os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower()
-    model, optimizer, data = parts("cpu")  # the callback moves it
-    trainer = Trainer(
-        model,
-        loss_func=torch.nn.functional.cross_entropy,
-        optimizer=optimizer,
-        callbacks=(MoveModulesToDeviceCallback,),  # no progress bar
+def prove(proof: Proof) -> None:
+    try:
+        from pytorch_accelerated import Trainer
+    except ImportError:
+        skip("pytorch-accelerated is not installed (pip install pytorch-accelerated)")
+    os.environ["ACCELERATE_USE_CPU"] = str(proof.device == "cpu").lower()
+    plain = proof.train("by hand", train_plain(proof.epochs, proof.device))
+    with calls_seen(Trainer, "calculate_train_batch_loss") as batches:
+        if proof.off:
+            ours = proof.train("by hand again", train_plain(proof.epochs, proof.device))
+        else:
+            model, optimizer, data = parts("cpu")  # the callback moves it
+            ours = train_by_trainer(model, optimizer, data, proof.epochs, BATCH)
+    off, limit = apart(ours, plain), TOLERANCE[proof.device]
+    proof.same(
+        off <= limit and plain[-1] < plain[0],
+        f"the Trainer matches the hand-written loop over {len(ours)} epochs: mean losses within"
+        f" {off:.1e}, relative to the first (tolerance {limit:.0e})",
     )
-    steps = epochs * (len(data) // BATCH)
-    trainer.train(
-        train_dataset=data,
-        num_epochs=epochs,
-        per_device_batch_size=BATCH,
-        gradient_clip_value=0.01,
-        create_scheduler_fn=lambda prepared: schedule(prepared, steps),
-        train_dataloader_kwargs={"shuffle": False, "num_workers": 0},  # it shuffles by default
+    proof.active(
+        len(batches) == 8 * proof.epochs, f"the Trainer ran {len(batches)} training batches"
     )
-    return list(trainer.run_history.get_metric_values("train_loss_epoch"))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=devices, default=devices[0])
-    parser.add_argument("--steps", type=int, default=10, help="epochs (8 steps each)")
-    asked = parser.parse_args(argv)
-    if Trainer is None:
-        print("skipped: pytorch-accelerated is not installed (pip install pytorch-accelerated)")
-        return 0
-    runs: list[torch.Tensor] = []
-    for train in (train_plain, train_by_trainer):
-        clock = [time.perf_counter()]
-        for _ in range(4):  # the first is the warm-up
-            losses = train(asked.steps, asked.device)
-            clock.append(time.perf_counter())
-        ms = sorted(1e3 * (b - a) / asked.steps for a, b in itertools.pairwise(clock[1:]))
-        line = f"{train.__name__:<17} loss {losses[-1]:.4f}, {ms[1]:.1f} ms per epoch"
-        print(f"{line} ({ms[0]:.1f} to {ms[-1]:.1f})")
-        runs.append(torch.tensor(losses))
-    plain, ours = runs
-    complete = len(plain) == len(ours)
-    off = float((ours - plain).abs().max() / plain[0]) if complete else float("nan")
-    limit = TOLERANCE[asked.device]
-    held = off <= limit and bool(plain[-1] < plain[0])
-    print(
-        f"{'proved' if held else 'not proved'}: the Trainer matches the hand-written loop over"
-        f" {len(ours)} epochs: mean losses within {off:.1e}, relative to the first (tolerance"
-        f" {limit:.0e}); the loss fell from {plain[0]:.3f} to {plain[-1]:.3f}"
-    )
-    return 0 if held else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(__doc__, prove, epochs=(10, 3))

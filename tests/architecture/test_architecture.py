@@ -34,7 +34,8 @@ CORE = (
 SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.fast"}
     | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved", "cli.renewing"}
-    | {"bench.store", "bench.command", "bench.heats", "bench.stable", "bench.script"}
+    | {"bench.store", "bench.command", "bench.conditions", "bench.heats", "bench.stable"}
+    | {"bench.script"}
     | {"health.command"}
     | {"cluster.command"}
 )

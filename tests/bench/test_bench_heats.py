@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from cudadoctor.bench.heats import Heats, Runner, Track
+from cudadoctor.bench.heats import ROUNDS, Heats, Runner, Track
 from cudadoctor.bench.results import Config, Line, config
 from cudadoctor.bench.search import Heat, Raced
 from cudadoctor.bench.stable import Stable
@@ -69,37 +70,86 @@ class Scripted(Stable):
         self.alive.discard(number)
 
 
-def heats_of(stable: Stable) -> Heats:
+def heats_of(stable: Stable, **more: Any) -> Heats:
     def settings(candidate: Config) -> dict[str, Any]:
         return settings_of(candidate.techniques)
 
-    return Heats(stable, TRACK, settings, time.monotonic() + 600.0)
+    return Heats(stable, replace(TRACK, **more), settings, time.monotonic() + 600.0)
 
 
 def run(heats: Heats, heat: Heat) -> Raced:
     return heats.run(heat)
 
 
-def test_a_reference_is_kept_and_ended_before_another_starts() -> None:
+def test_every_heat_has_fresh_processes_and_leaves_none() -> None:
     stable = Scripted()
     heats = heats_of(stable)
     run(heats, Heat(reference=BASE, twins=1))
-    assert stable.alive == {1}
-    best = config("decoder", "amp-bf16")
-    both = config("decoder", "amp-bf16", "sdpa")
-    for _ in range(2):
-        run(heats, Heat(reference=best, candidates=(both,)))
-        assert stable.alive == {3}
-    assert stable.beside[2] == set(), "nothing of the heat before holds memory"
-    assert len(stable.lines) == 5, "what both heats are compared with has started once"
-    heats.close()
+    for number in (2, 4):
+        found = run(heats, Heat(reference=BASE, candidates=(config("decoder", "sdpa"),)))
+        assert len(stable.lines) == number + 2
+        assert stable.beside[number] == set(), "nothing of the heat before holds memory"
+        assert len(found.reference.processes) == len(found.candidates[0].processes) == 1
     assert stable.alive == set()
+
+
+def test_who_starts_and_who_is_first_in_a_round_is_drawn() -> None:
+    """Always the same place would be a gain, or a loss, of the place."""
+    begun: set[str] = set()
+    rounds: set[int] = set()
+    for _ in range(40):
+        names: list[str] = []
+
+        def ready(order: Line, names: list[str] = names) -> Line:
+            names.append(str(order["settings"].get("attention", "baseline")))
+            return {}
+
+        stable = Scripted(ready)
+        run(heats_of(stable), Heat(reference=BASE, candidates=(config("decoder", "sdpa"),)))
+        begun.add(names[0])
+        rounds.add(next(number for number, do in stable.asked if do == "round"))
+    assert begun == {"baseline", "sdpa"}
+    assert rounds == {1, 2}
+
+
+class Waiting(Scripted):
+    """waited: how many runners there were when the first line of one was heard."""
+
+    waited = 0
+
+    def hear(self, number: int, timeout_s: float) -> Line | None:
+        self.waited = self.waited or len(self.lines)
+        return super().hear(number, timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "side_by_side"),
+    [("sdpa", 64, True), ("sdpa", 2, False), ("compile", 64, False)],
+)
+def test_on_many_cores_they_start_side_by_side_but_for_what_compiles(
+    name: str, cores: int, side_by_side: bool
+) -> None:
+    stable = Waiting()
+    heats = heats_of(stable, cores=cores)
+    run(heats, Heat(reference=BASE, candidates=(config("decoder", name),)))
+    assert (stable.waited == 2) is side_by_side
+
+
+def test_each_heat_imports_torch_anew_where_that_is_asked() -> None:
+    """Forks of one process have its memory's layout: its luck would be that of all of them."""
+    stable = Scripted()
+    ended: list[int] = []
+    stable.end = lambda: ended.append(len(stable.lines))  # type: ignore[method-assign]
+    heats = heats_of(stable, anew=True)
+    for _ in range(2):
+        run(heats, Heat(reference=BASE, candidates=(config("decoder", "sdpa"),)))
+    assert ended == [0, 2]
 
 
 def test_the_end_of_a_process_is_waited_for_after_its_last_figures() -> None:
     stable = Scripted()
     run(heats_of(stable), Heat(reference=BASE, candidates=(config("decoder", "sdpa"),)))
-    assert stable.alive == {1}, "the candidate has told its memory, and has ended"
+    assert stable.alive == set(), "both have told their memory, and have ended"
 
 
 def starting(seconds: dict[str, float]) -> Callable[[Line], Line]:
@@ -154,16 +204,26 @@ def test_a_round_that_compiles_again_is_no_hang() -> None:
     assert runner(0, "compile").patience_s == pytest.approx(usual + 90.0)
 
 
-def test_a_twin_that_failed_does_not_hide_where_the_time_goes() -> None:
+def test_a_process_that_failed_does_not_hide_where_the_time_goes() -> None:
     def answer(number: int, do: str) -> Line:
         last = number == 3 and do == "round"
         return {"kind": "failed", "error": "lost"} if last else {"operations": [[10**9, 1, 1]]}
 
-    stable = Scripted(answer=answer)
-    found = run(heats_of(stable), Heat(reference=BASE, twins=2))
-    assert found.twins[1].error == "lost"
-    assert found.bottleneck is not None
-    assert (2, "profile") in stable.asked
+    heats, seen = heats_of(stable := Scripted(answer=answer)), []
+    for _ in range(20):
+        stable.lines.clear()
+        found = run(heats, Heat(reference=BASE, twins=2))
+        seen.append([twin.error for twin in found.twins])
+        if "lost" in seen[-1]:
+            assert found.bottleneck is not None
+    assert [None, "lost"] in seen
+
+
+def test_what_the_gpu_said_in_the_rounds_is_kept() -> None:
+    live = {"clock_mhz": 1410, "power_mw": 300_000, "throttle": 0x4}
+    heats = heats_of(Scripted(answer=lambda _, do: {"live": live} if do == "round" else {}))
+    run(heats, Heat(reference=BASE, twins=1))
+    assert heats.live == [live] * 2 * ROUNDS
 
 
 def test_a_profile_that_fails_costs_no_round() -> None:
@@ -172,4 +232,4 @@ def test_a_profile_that_fails_costs_no_round() -> None:
 
     found = run(heats_of(Scripted(answer=answer)), Heat(reference=BASE, twins=2))
     assert [twin.error for twin in found.twins] == [None, None]
-    assert len(found.twins[1].rounds) == 10
+    assert len(found.twins[1].rounds) == ROUNDS

@@ -131,6 +131,34 @@ def test_workers_are_as_many_as_their_batches_have_room(trained: Asking) -> None
     assert found[-1][1].startswith("memory does not have enough space")
 
 
+NVML = """
+def nvmlInit(): pass
+def nvmlDeviceGetHandleByPciBusId(bus): return bus.decode()
+def nvmlDeviceGetClockInfo(gpu, kind): return 1410
+def nvmlDeviceGetPowerUsage(gpu): return 300000 if gpu == "0000:3b:00.0" else 0
+def nvmlDeviceGetCurrentClocksThrottleReasons(gpu): return 4
+"""
+
+
+def test_clocks_of_the_rounds_are_those_of_the_gpu_that_trains(
+    trained: Asking, tmp_path: Path
+) -> None:
+    """By its address, since NVML counts otherwise; what this NVML lacks is left out."""
+    (tmp_path / "pynvml.py").write_text(NVML)
+    code = f"""
+from cudadoctor_inside import looks
+usual, looks.device = looks.device, lambda index: {{"bus_id": "0000:3b:00.0"}}
+asked = order("cnn", {{}}, device="cuda:1", nvml={str(tmp_path)!r})
+gpu = measuring._watched(asked)
+looks.device = usual
+on_a_cpu = measuring._watched(order("cnn", {{}}, nvml={str(tmp_path)!r}))
+without = measuring._watched(order("cnn", {{}}, device="cuda:1", nvml="/nowhere"))
+print(json.dumps([gpu.index, gpu.sample(), on_a_cpu, without]))
+"""
+    live = {"clock_mhz": 1410, "power_mw": 300_000, "throttle": 4}
+    assert trained(code) == [1, live, None, None]
+
+
 def test_a_container_has_no_more_memory_than_its_limit(trained: Asking, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path

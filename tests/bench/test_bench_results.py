@@ -61,6 +61,12 @@ def test_only_a_proven_best_is_kept_for_advice() -> None:
         assert stored.best == best
 
 
+def test_a_document_of_the_earlier_method_says_so() -> None:
+    document = json.loads(results.dumps(some()))
+    del document["method"]
+    assert loads(json.dumps(document)).method == "rounds"
+
+
 def test_a_step_is_the_median_of_its_rounds() -> None:
     baseline = some().workloads[0].baseline
     assert baseline.step_s == 0.2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from bench_results_made import cpu_result, decoder, gpu_result
+from bench_results_made import cpu_result, decoder, gain, gpu_result
 
 from cudadoctor.bench import store
 from cudadoctor.bench.results import Gain
@@ -35,6 +35,58 @@ def test_the_newest_result_of_a_machine_takes_the_place_of_the_last(tmp_path: Pa
     assert sorted(kept.date for kept in store.read(env).kept) == ["2026-11-21", "2026-12-24"]
 
 
+def later(tmp_path: Path, *gains: Gain) -> store.Kept:
+    """What is kept after a second bench measured only these, some days later."""
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    store.keep(gpu_result(), env)
+    workload = msgspec.structs.replace(decoder(), alone=gains, best=(), best_gain=None)
+    second = msgspec.structs.replace(
+        gpu_result(), date="2026-12-24T10:00:00", workloads=(workload,)
+    )
+    store.keep(second, env)
+    (kept,) = store.read(env).kept
+    return kept
+
+
+def test_what_was_not_measured_again_stays_with_its_day(tmp_path: Path) -> None:
+    kept = later(tmp_path, gain("cuda-graphs", 1.3, 1.2, 1.4))
+    verdicts = {one.technique: one.verdict for one in kept.gains}
+    assert (verdicts["amp-bf16"], verdicts["cuda-graphs"]) == ("faster", "faster")
+    assert (kept.date, kept.dates["amp-bf16"]) == ("2026-12-24", "2026-11-21")
+    assert "cuda-graphs" not in kept.dates
+    assert kept.best == ("amp-bf16", "compile")
+    assert kept.dates[store.BEST] == "2026-11-21"
+
+
+@pytest.mark.parametrize("verdict", ["same", "slower", "undecided", "failed"])
+def test_a_gain_that_does_not_hold_again_is_lost_also_in_combinations(
+    tmp_path: Path, verdict: str
+) -> None:
+    kept = later(tmp_path, gain("compile", 1.0, 0.97, 1.03, verdict))
+    verdicts = {one.technique: one.verdict for one in kept.gains}
+    assert verdicts["compile"] == verdict
+    assert verdicts["amp-bf16"] == "faster"
+    assert (kept.best, kept.best_gain) == ((), None)
+
+
+def test_a_process_or_two_deny_nothing(tmp_path: Path) -> None:
+    few = Gain(technique="compile", verdict="undecided", ratio=0.99, pairs=(0.99,))
+    kept = later(tmp_path, few)
+    assert {one.verdict for one in kept.gains if one.technique == "compile"} == {"faster"}
+    assert kept.best == ("amp-bf16", "compile")
+
+
+def test_results_of_the_earlier_method_advise_nothing(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    old = msgspec.structs.replace(gpu_result(), method="rounds")
+    store.keep(old, env)
+    found = store.read(env)
+    assert found.kept == ()
+    assert "run it again" in found.ignored[0]
+    store.keep(gpu_result(), env)
+    assert [kept.dates for kept in store.read(env).kept] == [{}], "nothing of it is merged"
+
+
 def test_only_the_named_facts_are_kept(tmp_path: Path) -> None:
     private = Gain(technique="compile", verdict="failed", why="/home/ada/secret/train.py: no g++")
     workload = msgspec.structs.replace(decoder(), alone=(private,))
@@ -45,7 +97,7 @@ def test_only_the_named_facts_are_kept(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert set(document) == {
         *("schema", "workload", "torch", "date", "gpus", "driver", "cpu"),
-        *("gains", "best", "best_gain"),
+        *("gains", "best", "best_gain", "dates", "method"),
     }
     assert document["schema"] == 1
     for word in ("ada", "secret", "engine", "Ryzen"):

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import msgspec
 import pytest
-from train_fixtures import TRAIN
+from recipe_runs import SCRIPTS, TRAIN
 
 from cudadoctor.bench import results, techniques
 from cudadoctor.bench.results import BenchResult, Bottleneck, Gain, Measured, WorkloadResult, config
@@ -54,6 +54,7 @@ def result(gpu: str | None, capability: str | None, *gains: Gain) -> BenchResult
         workloads=(workload,),
         gpu=gpu,
         capability=capability,
+        method="processes",
     )
 
 
@@ -81,34 +82,46 @@ def test_the_page_is_what_scripts_and_results_give_byte_for_byte() -> None:
     assert README.read_text(encoding="utf-8") == text
 
 
-def test_every_script_has_a_section_and_a_row() -> None:
+def test_every_script_has_a_section_and_is_in_the_table_or_a_list() -> None:
     grouped = [script for scripts in INDEX.GROUPS.values() for script in scripts]
-    assert sorted(grouped) == sorted(path.stem for path in TRAIN.glob("*.py"))
+    assert sorted(grouped) == sorted(SCRIPTS)
     text = README.read_text(encoding="utf-8")
     for script in grouped:
         assert f"\n[train/{script}.py](train/{script}.py)\n\nWhat it does: " in text, script
-        assert f"| [{script}](train/{script}.py)" in text, script
+        listed = f"- [{script}](train/{script}.py)" in text
+        assert listed or f"| [{script}](train/{script}.py)" in text, script
 
 
-def test_a_script_is_tried_by_the_bench_or_it_is_said_why_not() -> None:
+def test_a_script_that_the_bench_does_not_try_is_in_a_list() -> None:
     tried = {technique.recipe.removesuffix(".py") for technique in techniques.TECHNIQUES}
-    scripts = {path.stem for path in TRAIN.glob("*.py")}
-    assert INDEX.NOT_TRIED.keys() == scripts - tried
-    found = rows(INDEX.readme(RECIPES, []))
-    for script, why in INDEX.NOT_TRIED.items():
-        assert found[f"[{script}](train/{script}.py) ({why})"] == ["not benchmarked"] * 6
+    text = INDEX.readme(RECIPES, [])
+    for script in set(SCRIPTS) - tried:
+        assert f"\n- [{script}](train/{script}.py)\n" in text
 
 
-def test_every_technique_of_the_bench_has_a_row() -> None:
-    named = {technique.name for technique in techniques.TECHNIQUES}
-    assert named <= rows(README.read_text(encoding="utf-8")).keys()
+def test_only_what_was_measured_has_a_row_and_the_rest_is_a_list() -> None:
+    open_ = Gain(technique="tf32", verdict="undecided", ratio=1.1, pairs=(1.1, 1.1))
+    text = INDEX.readme(RECIPES, [("a.json", result("H200", "9.0", FASTER, open_))])
+    assert rows(text).keys() == {"technique", "---", "amp-bf16", "best combination"}
+    assert rows(text)["technique"] == ["Hopper"]
+    listed = {line.split(": ")[-1] for line in text.splitlines() if line.startswith("- [")}
+    assert {technique.name for technique in techniques.TECHNIQUES} - listed == {"amp-bf16", "sdpa"}
+    assert "\n- sdpa\n" in text.replace("no script: ", "")
+
+
+def test_what_an_earlier_method_claimed_is_not_shown() -> None:
+    old = msgspec.structs.replace(result("H200", "9.0", FASTER), method="rounds")
+    text = INDEX.readme(RECIPES, [("a.json", old)])
+    assert rows(text) == {}
+    assert "a.json" not in text
 
 
 def test_every_link_of_the_page_leads_somewhere() -> None:
     text = README.read_text(encoding="utf-8")
     targets = {part.split(")")[0] for part in text.split("](")[1:]}
     assert {"train", "install", "triage", "install/cu130"} <= targets
-    assert [target for target in targets if not (RECIPES / target).exists()] == []
+    own = {target for target in targets if not target.startswith("https://")}
+    assert [target for target in own if not (RECIPES / target).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -129,31 +142,33 @@ def test_a_figure_stands_only_in_the_column_of_its_hardware(
     gpu: str | None, capability: str | None, column: str
 ) -> None:
     text = INDEX.readme(RECIPES, [("bench.json", result(gpu, capability, FASTER))])
-    cells = dict(zip(INDEX.CLASSES, rows(text)["amp-bf16"], strict=True))
-    assert cells.pop(column) == "encoder 1.85x (1.80 to 1.90), memory 0.61x [1]"
-    assert set(cells.values()) == {"not measured"}
+    assert rows(text)["technique"] == [column]
+    assert rows(text)["amp-bf16"] == ["encoder 1.85x (1.80 to 1.90), memory 0.61x [1]"]
     assert f"\n1. {gpu or 'A CPU'}, torch 2.14.1, 2026-11-20 ([bench.json](" in text
 
 
 def test_only_a_difference_is_a_figure() -> None:
-    same = Gain(technique="tf32", verdict="same", why="", ratio=1.3, low=0.9, high=1.4)
+    same = Gain(technique="tf32", verdict="same", ratio=1.01, low=0.9, high=1.4, within=0.03)
+    open_ = Gain(technique="sdpa", verdict="undecided", ratio=1.1, low=0.9, high=1.3)
     differs = Gain(technique="compile", verdict="loss-differs", why="", ratio=2.0)
     failed = Gain(technique="amp-fp16", verdict="failed", why="it crashed")
     absent = Gain(technique="cuda-graphs", verdict="not-here", why="no GPU")
-    text = INDEX.readme(RECIPES, [("a.json", result(None, None, same, differs, failed, absent))])
+    gains = (same, open_, differs, failed, absent)
+    text = INDEX.readme(RECIPES, [("a.json", result(None, None, *gains))])
     found = rows(text)
-    assert found["tf32"][0] == "encoder no difference [1]"
+    assert found["tf32"][0] == "encoder equal within 3% [1]"
+    assert found["sdpa"][0] == "encoder not decided [1]"
     assert found["compile"][0] == "encoder different loss [1]"
     assert found["amp-fp16"][0] == "encoder failed [1]"
-    assert found["cuda-graphs"][0] == "not measured"
+    assert "cuda-graphs" not in found
     assert found["best combination"][0] == "encoder 3.46x [1]: amp-bf16 + compile"
 
 
 def test_two_results_of_a_class_stand_beside_each_other() -> None:
     pair = [(name, result("H200", "9.0", FASTER)) for name in ("a.json", "b.json")]
     cells = rows(INDEX.readme(RECIPES, pair))["amp-bf16"]
-    assert cells[4].count("encoder 1.85x") == 2
-    assert cells[4].endswith("[2]")
+    assert cells[0].count("encoder 1.85x") == 2
+    assert cells[0].endswith("[2]")
 
 
 def test_files_of_other_benchmarks_are_left(tmp_path: Path) -> None:

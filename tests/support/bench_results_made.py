@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from cudadoctor.bench.results import BenchResult, Bottleneck, Gain, Measured, WorkloadResult, config
+from cudadoctor.bench.results import (
+    BenchResult,
+    Bottleneck,
+    Conditions,
+    Gain,
+    Measured,
+    WorkloadResult,
+    config,
+)
 
 BASE_S = 0.0412
 
@@ -28,6 +36,7 @@ def measured(workload: str, *techniques: str, ratio: float = 1.0) -> Measured:
 
 def gain(technique: str, ratio: float, low: float, high: float, verdict: str = "") -> Gain:
     judged = verdict or ("faster" if low > 1.01 else "slower" if high < 0.99 else "same")
+    within = round(max(high, 1 / low) - 1, 2) if judged == "same" else None
     return Gain(
         technique=technique,
         verdict=judged,  # type: ignore[arg-type]
@@ -35,6 +44,8 @@ def gain(technique: str, ratio: float, low: float, high: float, verdict: str = "
         ratio=ratio,
         low=low,
         high=high,
+        within=within,
+        pairs=(ratio,) * 4,
     )
 
 
@@ -51,6 +62,7 @@ def decoder() -> WorkloadResult:
             gain("compile", 1.42, 1.38, 1.46),
             gain("channels-last", 1.0, 0.98, 1.02),
             gain("activation-checkpointing", 0.78, 0.76, 0.8),
+            gain("sdpa", 1.07, 0.9, 1.27, "undecided"),
             Gain(technique="amp-fp16", verdict="loss-differs", why="4.9 after 20 steps, not 4.1"),
             Gain(technique="cuda-graphs", verdict="failed", why="out of memory"),
             Gain(
@@ -62,6 +74,7 @@ def decoder() -> WorkloadResult:
         best=("amp-bf16", "compile"),
         best_gain=best,
         noise=1.008,
+        conditions=Conditions(busy=0.03, load=0.4, clock_mhz=(2520, 2610), power_w=(380, 402)),
     )
 
 
@@ -81,6 +94,7 @@ def gpu_result() -> BenchResult:
         minutes=10.0,
         seconds=571.0,
         workloads=(decoder(),),
+        method="processes",
     )
 
 
@@ -98,4 +112,5 @@ def cpu_result() -> BenchResult:
         workloads=(decoder(),),
         complete=False,
         notes=("other programs used the CPU while it was measured",),
+        method="processes",
     )

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from . import looks, process, room, training, wire, workloads
-from .spec import Fields
+from .spec import Fields, Spec
 from .training import Feed, Training
 from .wire import say
 from .workloads import Order
@@ -56,6 +56,7 @@ class Measurement:
         self.feed = Feed(order)
         self.training = Training(order)
         self.setup_s = perf_counter() - began
+        self.watched = _watched(order)
 
     def serve(self) -> None:
         """Warm up, then obey until told to stop."""
@@ -117,8 +118,13 @@ class Measurement:
         waited = self.feed.wait_s
         seconds, _ = _timed(self.order, lambda: self._steps(steps))
         waited = self.feed.wait_s - waited
+        live: Fields = {}
+        if self.watched is not None:
+            # Off the clock, while the GPU has work.
+            self._steps(1)
+            live = self.watched.sample()
         self.feed.rest()
-        say("round", seconds=seconds / steps, wait_s=waited / steps, steps=steps)
+        say("round", seconds=seconds / steps, wait_s=waited / steps, steps=steps, live=live)
 
     def _memory(self) -> Fields:
         if self.order.gpu:
@@ -130,6 +136,28 @@ class Measurement:
             most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
             grown = most * (1 if sys.platform == "darwin" else 1024) - self.base_bytes
         return {"peak_bytes": grown if grown > 0 else None, "driver_bytes": None}
+
+
+def _watched(order: Order) -> Any:
+    """The GPU with what NVML says of it; None on a CPU, and where that cannot be asked."""
+    if not (order.gpu and order.nvml):
+        return None
+    from . import health
+
+    index = int(order.device.partition(":")[2] or 0)
+    sys.path.append(order.nvml)
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        gpu = health.Gpu(index, looks.device(index), pynvml, Spec([]))
+        bus = str(gpu.about["bus_id"])
+        gpu.handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus.encode())
+    except BaseException:
+        return None
+    finally:
+        sys.path.remove(order.nvml)
+    return gpu
 
 
 def _timed(order: Order, job: Callable[[], Any]) -> Tuple[float, Any]:

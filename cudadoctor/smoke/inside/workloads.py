@@ -65,7 +65,8 @@ class Settings:
 class Order:
     """One training. shape: sizes of model and data. factor: how many times the usual batch.
 
-    alone: it has a process of its own that was not forked, and makes its data itself.
+    alone: it has a process of its own that was not forked, and makes its data itself. nvml: the
+    folder of a pynvml, "" none.
     """
 
     id = 0
@@ -76,6 +77,7 @@ class Order:
     warm_s = 4.0
     share = 0.9
     alone = False
+    nvml = ""
 
     def __init__(self, given: Shape) -> None:
         self.__dict__.update(given)
