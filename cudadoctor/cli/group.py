@@ -291,7 +291,7 @@ def _add(work: Callable[..., int], short: str, *arguments: click.Argument, **gro
     The function gets the values of its arguments, then its options. groups: key of a heading ->
     its options.
     """
-    named = {"folder", "cause"} & {parameter.name for parameter in arguments}
+    named = {"folder"} & {parameter.name for parameter in arguments}
     headed = {_HEADINGS[key]: tuple(options) for key, options in groups.items()}
 
     def call(**given: Any) -> int:
@@ -512,8 +512,8 @@ _add(
 )
 _add(
     commands.explain,
-    "Explain a cause, or list them all",
-    click.Argument(["cause"], required=False),
+    "Explain an error text or a cause",
+    click.Argument(["words"], nargs=-1, metavar="[TEXT]"),
     other=(_lang,),
 )
 _add(
