@@ -54,7 +54,8 @@ def second_half(text: str) -> str:
     return " ".join(words[len(words) // 2 :])
 
 
-CHANGES: tuple[Callable[[str], str], ...] = (whole, elsewhere, first_half, second_half)
+Change = Callable[[str], str]
+CHANGES: tuple[Change, ...] = (whole, elsewhere, first_half, second_half)
 
 
 def expected(row: SymptomRow) -> frozenset[str]:
@@ -63,7 +64,7 @@ def expected(row: SymptomRow) -> frozenset[str]:
     return frozenset([alone] if alone else [way.cause for way in row.means])
 
 
-def asked(change: Callable[[str], str]) -> Iterator[tuple[SymptomRow, str, bool]]:
+def asked(change: Change) -> Iterator[tuple[SymptomRow, str, bool]]:
     """The rows, what is searched for, and whether it is an example (else one of its words)."""
     for row in symptoms().rows:
         alone = () if row.pattern or row.also else row.words

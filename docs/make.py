@@ -76,7 +76,9 @@ _SYSTEMS = {
 
 def commands() -> str:
     """The table of commands."""
-    lines = ["# Written by docs/make.py: the commands that the planner gives for docs/commands.toml."]
+    lines = [
+        "# Written by docs/make.py: the commands that the planner gives for docs/commands.toml."
+    ]
     chosen = tomllib.loads((HERE / "commands.toml").read_text(encoding="utf-8"))
     for cause in filter(chosen.get, CATALOGUE):
         for scenario, step in chosen[cause]:
@@ -115,8 +117,9 @@ def _variants(machine: Machine, step: str) -> Iterator[tuple[str, str, tuple[str
     for name, made in kinds.items():
         if made is not None and (lines := _lines(made, _on(machine, _SYSTEMS.get(name, {})))):
             found.setdefault((made.title, lines), []).append(name)
+    windows = ["Windows"] if machine.platform.system == "Windows" else []
     for (_, lines), names in found.items():
-        yield usual.title, ", ".join(names), lines
+        yield usual.title, ", ".join([*filter(None, names), *windows]), lines
 
 
 def _on(machine: Machine, given: dict[str, object]) -> Machine:
@@ -246,7 +249,7 @@ def _one_line(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Inline code, whatever ticks stand in it."""
+    """Inline code; a text with backticks needs two around it."""
     ticks = "``" if "`" in text else "`"
     pad = " " if "`" in text else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"
@@ -256,7 +259,9 @@ def _prose(text: str) -> str:
     """A text as Markdown: nothing of it outside code is a mark or a tag."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(
-        part if part.startswith("`") and len(part) > 2 else re.sub(r"([\\*_<>\[\]|#`~])", r"\\\1", part)
+        part
+        if part.startswith("`") and len(part) > 2
+        else re.sub(r"([\\*_<>\[\]|#`~])", r"\\\1", part)
         for part in parts
     )
 
@@ -266,7 +271,9 @@ def _linked(text: str, own: str) -> str:
     names = "|".join(sorted(CATALOGUE, key=len, reverse=True))
 
     def link(found: re.Match[str]) -> str:
-        return found[0] if found[0] in (own, "unknown", "ulimit") else f"[{found[0]}]({found[0]}.md)"
+        return (
+            found[0] if found[0] in (own, "unknown", "ulimit") else f"[{found[0]}]({found[0]}.md)"
+        )
 
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(
@@ -311,7 +318,7 @@ def manual() -> str:
     lines += [".SH ENVIRONMENT"]
     for variable, text in _VARIABLES.items():
         lines += [".TP", f"\\fB{variable}\\fR", *_roff(text)]
-    lines += [".SH EXIT STATUS", "Of", ".BR \"cudadoctor check\" :"]
+    lines += [".SH EXIT STATUS", "Of", '.BR "cudadoctor check" :']
     for code, text in _CODES.items():
         lines += [".TP", f"\\fB{code}\\fR", *_roff(text)]
     return "\n".join(lines) + "\n"

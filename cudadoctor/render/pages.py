@@ -299,15 +299,15 @@ def _blocks(found: Contents, width: int) -> Iterator[str]:
             head = []
 
 
-def found(
-    hits: Sequence[tuple[str, str]], say: Language | None = None, width: int = 80
-) -> str:
+def found(hits: Sequence[tuple[str, str]], say: Language | None = None, width: int = 80) -> str:
     """The causes that an error text may have, numbered, and what separates them.
 
     hits: the causes, the likeliest first, each with the known error text that is most like it.
     """
     say, table = say or language("en"), separated()
-    lines = [_wrapped(say("This error has more than one possible cause, the likeliest first:"), width, 0)]
+    lines = [
+        _wrapped(say("This error has more than one possible cause, the likeliest first:"), width, 0)
+    ]
     for number, (cause, _) in enumerate(hits, 1):
         lines.append(f"\n{number}. {cause}: {title_of(cause, say)}")
         lines.append(_wrapped(say(table.decide[cause]), width, 3))

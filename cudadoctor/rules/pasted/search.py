@@ -9,8 +9,9 @@ by the pieces of three characters that both have in common.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from math import log, sqrt
 
@@ -18,7 +19,8 @@ from msgspec import Struct
 
 from cudadoctor.knowledge import Knowledge
 from cudadoctor.knowledge.symptoms import SymptomRow, symptoms
-from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS
+from cudadoctor.knowledge.wording import wording
+from cudadoctor.model.catalogue import CATALOGUE, CATCH_ALLS, HARMLESS
 from cudadoctor.model.findings import Confidence
 from cudadoctor.model.machine import Machine
 from cudadoctor.reports.reading import read_report
@@ -30,12 +32,18 @@ MOST = 5
 _PIECE = 3
 _LIKE = 0.3
 """Texts that have less in common are not the same text."""
+_SURE = 0.58
+"""Where no rule knows the words, less than this in common is chance."""
 _FINDING = {Confidence.CERTAIN: 1.6, Confidence.LIKELY: 1.4, Confidence.POSSIBLE: 0.9}
 _MEANING, _CHANCE, _LIKENESS = 0.8, 0.6, 2.0
 _QUOTED, _CATCH_ALL = 1.2, 0.8
 _CLEAR = 0.45
 """A cause with a smaller share of the first one's score is not worth reading."""
 _PLACES = re.compile(r"(?:[a-z]:)?(?:[\w.~@+-]*[/\\])+")
+_ERROR = re.compile(
+    r"(?i)(?:(?P<kind>nvml|cuda|nccl) (?:runtime |driver )?)?"
+    r"(?:error|err|code)?[ :=#(]*(?P<number>\d{1,3})\)?"
+)
 _WORDS = re.compile(r"[^\W_]+")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+[.:]\d[\d.:]*|\d{4,}")
 
@@ -50,12 +58,15 @@ class Hit(Struct, frozen=True):
 
 def search(text: str, kb: Knowledge) -> tuple[Hit, ...]:
     """The causes that a text may mean, the likeliest first; () where it is like nothing known."""
+    text = _spelled(_without_number(text.strip()))
     machine = read_report(text, kb)
+    alike, meant = _alike(text), _meant(machine, kb)
+    if not meant.keys() - HARMLESS and max((like for like, _ in alike.values()), default=0) < _SURE:
+        return ()
     scores: dict[str, float] = defaultdict(float)
-    for source in (_judged(machine, kb), _meant(machine, kb)):
+    for source in (_judged(machine, kb), meant):
         for cause, score in source.items():
             scores[cause] += score
-    alike = _alike(text)
     for cause, share in _quoted(text).items():
         scores[cause] += _QUOTED * share
     for cause, (likeness, _) in alike.items():
@@ -63,13 +74,54 @@ def search(text: str, kb: Knowledge) -> tuple[Hit, ...]:
     scores.pop("unknown", None)
     for cause in CATCH_ALLS:
         scores[cause] *= _CATCH_ALL
-    ranked = sorted(filter(scores.get, scores), key=lambda cause: (-scores[cause], CATALOGUE.index(cause)))
+    ranked = sorted(
+        filter(scores.get, scores), key=lambda cause: (-scores[cause], CATALOGUE.index(cause))
+    )
     best = scores[ranked[0]] if ranked else 0.0
     return tuple(
         Hit(cause, round(scores[cause], 3), alike.get(cause, (0.0, ""))[1])
         for cause in ranked[:MOST]
         if scores[cause] >= _CLEAR * best
     )
+
+
+def _without_number(text: str) -> str:
+    """The text, or what its error number stands for: "NVML error 18", "error 803" or 803 alone."""
+    found = _ERROR.fullmatch(" ".join(text.split()))
+    if found is None:
+        return text
+    kind, number = (found["kind"] or "").lower(), found["number"]
+    numbers = wording("numbers", dict[str, dict[str, str]])
+    names = (kind,) if kind in numbers else tuple(numbers)
+    told = [numbers[name][number] for name in names if number in numbers[name]]
+    if not kind and not told:
+        return f"NVRM: Xid (PCI:0000:01:00): {number}"
+    return told[0] if told else text
+
+
+def _spelled(text: str) -> str:
+    """The text with words that no error text has written as the one that is nearly the same."""
+
+    def word(found: re.Match[str]) -> str:
+        if len(found[0]) < _LONG or found[0].lower() in known:
+            return found[0]
+        near = get_close_matches(found[0].lower(), known, n=1, cutoff=_NEARLY)
+        return near[0] if near else found[0]
+
+    known = _vocabulary()
+    return re.sub(r"(?<![\w/.-])[A-Za-z]+(?![\w/.-])", word, text) if len(text) < _FEW else text
+
+
+_LONG, _NEARLY, _FEW = 5, 0.83, 200
+"""Letters of a word that is worth correcting, how like it must be, and what is typed by hand."""
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    rows = symptoms().rows
+    texts = " ".join(text for row in rows for text in (row.example, *row.words)).lower()
+    counted = Counter(re.findall(r"[a-z]+", texts))
+    return frozenset(word for word, times in counted.items() if times > 1 and len(word) >= _LONG)
 
 
 def _judged(m: Machine, kb: Knowledge) -> dict[str, float]:
