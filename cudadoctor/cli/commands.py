@@ -17,10 +17,10 @@ from cudadoctor.cli.looking import look_of, passed, this_machine
 from cudadoctor.cli.options import (
     EXIT,
     Options,
+    cause_of,
     refuse,
     refuse_contradictions,
     refuse_device,
-    refuse_unknown_cause,
 )
 from cudadoctor.cli.output import SHORTER, Waiting, painted, signs, width, written
 
@@ -234,21 +234,48 @@ def health(options: Options) -> int:
     return command.run(options)
 
 
-def explain(cause: OptStr) -> int:
+def explain(options: Options) -> int:
     """Explain a cause: what you see, how to check for it, and how to fix it.
 
-    Without CAUSE, list all causes.
+    TEXT is the name of a cause, an error text or a part of one, or an error number such as "Xid
+    79". If it can have several causes, they are listed with what separates them. Without TEXT, list
+    all causes.
     """
-    from cudadoctor.cli.speech import current
-    from cudadoctor.render import pages
+    from cudadoctor.cli.speech import current, say
+    from cudadoctor.render import inert, pages
     from cudadoctor.rules.registry import explained_rules
 
-    if cause is not None:
-        refuse_unknown_cause(cause)
-        sys.stdout.write(pages.page(cause, explained_rules(), current("explain"), width()))
-    else:
+    text = " ".join(options.words)
+    if not text:
         sys.stdout.write(pages.listing(current()))
+        return 0
+    cause = cause_of(text)
+    hits: tuple[tuple[str, str], ...] = ()
+    if cause is None:
+        from cudadoctor import knowledge
+        from cudadoctor.rules.pasted.search import search
+
+        hits = tuple((hit.cause, hit.alike) for hit in search(text, knowledge.load()))
+        if not hits:
+            refuse(
+                "no known error text is like '{text}'. For a list of causes, run: cudadoctor "
+                "explain. To have a whole log read, run: cudadoctor check --from FILE",
+                text=text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…",
+            )
+    elif cause != text:
+        shown = say("Showing {cause}.", cause=cause)
+        sys.stderr.write(f"cudadoctor: {inert(shown)}\n")
+    language = current("explain")
+    if len(hits) > 1:
+        sys.stdout.write(pages.found(hits, language, width()))
+    else:
+        name = cause or hits[0][0]
+        sys.stdout.write(pages.page(name, explained_rules(), language, width()))
     return 0
+
+
+_LONGEST = 60
+"""Characters of a text that are quoted back."""
 
 
 def facts(options: Options) -> int:

@@ -17,7 +17,9 @@ from cudadoctor.cli.speech import say
 from cudadoctor.installers import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from click.shell_completion import CompletionItem
 
 PROGRAM = "cudadoctor"
 _OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--lang")
@@ -129,6 +131,55 @@ def _file(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
     if value is not None and os.path.isdir(value):  # noqa: PTH112
         refuse("{path} is a folder; specify a file", path=value)
     return value
+
+
+# --- shell completion ---------------------------------------------------------------------------
+
+
+def _words(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """Completes with those of the names that begin so."""
+
+    def complete(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+        return [name for name in names() if name.startswith(begun)]
+
+    return complete
+
+
+def _paths(kind: str) -> Callable[..., list[CompletionItem]]:
+    """Leaves it to the shell to complete a file or a folder ("dir")."""
+
+    def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(begun, type=kind)]
+
+    return complete
+
+
+def _causes() -> Iterable[str]:
+    from cudadoctor.model.catalogue import CATALOGUE
+
+    return CATALOGUE
+
+
+def _techniques() -> Iterable[str]:
+    from cudadoctor.bench.techniques import ORDER
+
+    return ORDER
+
+
+def _choice(*choices: str) -> dict[str, Any]:
+    """A value that is one of these words."""
+    return {"callback": _one_of(*choices), "shell_complete": _words(lambda: choices)}
+
+
+_COMPLETED = {
+    **dict.fromkeys(("FILE", "FILE...", "PATH"), _paths("file")),
+    "DIR": _paths("dir"),
+    **dict.fromkeys(("CAUSE", "[TEXT]"), _words(_causes)),
+    "TECHNIQUE": _words(_techniques),
+}
+"""What stands for a value -> how a shell completes it."""
 
 
 def _tables(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -246,7 +297,14 @@ _EXAMPLES = (
 
 
 def _option(*names: str, **attributes: Any) -> click.Option:
+    attributes.setdefault("shell_complete", _COMPLETED.get(attributes.get("metavar", "")))
     return click.Option(names, **attributes)
+
+
+def _argument(name: str, metavar: str, **attributes: Any) -> click.Argument:
+    return click.Argument(
+        [name], metavar=metavar, shell_complete=_COMPLETED.get(metavar), **attributes
+    )
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -258,7 +316,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 # Not passed on: `speech` reads it from the words, before anything is parsed.
 _lang = _option(
     "--lang",
-    callback=_one_of(*speech.LANGUAGES),
+    **_choice(*speech.LANGUAGES),
     metavar="|".join(speech.LANGUAGES),
     expose_value=False,
     help="Language (default: your locale's)",
@@ -291,7 +349,7 @@ def _add(work: Callable[..., int], short: str, *arguments: click.Argument, **gro
     The function gets the values of its arguments, then its options. groups: key of a heading ->
     its options.
     """
-    named = {"folder", "cause"} & {parameter.name for parameter in arguments}
+    named = {"folder"} & {parameter.name for parameter in arguments}
     headed = {_HEADINGS[key]: tuple(options) for key, options in groups.items()}
 
     def call(**given: Any) -> int:
@@ -322,7 +380,7 @@ _HEADINGS = {
     "other": "Options",
 }
 
-_folder = click.Argument(["folder"], metavar="DIR")
+_folder = _argument("folder", "DIR")
 _python = _option("--python", metavar="PATH", help="Python or environment to examine")
 _device = _option("--device", metavar="DEVICE", help="Where to train: cpu, cuda or cuda:N")
 _torch_compile = _option(
@@ -341,7 +399,7 @@ _markdown = _option("--markdown", is_flag=True, help="Print Markdown for an issu
 _manager = _option(
     "--with",
     "manager",
-    callback=_one_of(*registry.BY_NAME),
+    **_choice(*registry.BY_NAME),
     metavar="TOOL",
     help="pip, uv, conda, pixi or docker",
 )
@@ -415,14 +473,14 @@ _add(
         _option("--print", "printed", is_flag=True, help="Print a shell script"),
         _option(
             "--shell",
-            callback=_one_of("bash", "fish", "powershell"),
+            **_choice("bash", "fish", "powershell"),
             metavar="SHELL",
             help="bash, fish or powershell",
         ),
         _option(
             "--as",
             "kind",
-            callback=_one_of(*registry.BY_KIND),
+            **_choice(*registry.BY_KIND),
             metavar="KIND",
             help="Print a project file of this kind",
         ),
@@ -455,7 +513,7 @@ _add(
 _add(
     commands.bench,
     "Measure what makes training faster",
-    click.Argument(["words"], nargs=-1, metavar="[-- COMMAND ...]"),
+    _argument("words", "[-- COMMAND ...]", nargs=-1),
     measure=(
         *(_python, _device),
         _option(
@@ -469,7 +527,7 @@ _add(
             "--workload",
             "workloads",
             multiple=True,
-            callback=_one_of("cnn", "encoder", "decoder"),
+            **_choice("cnn", "encoder", "decoder"),
             metavar="NAME",
             help="Only cnn, encoder or decoder (repeatable)",
         ),
@@ -512,8 +570,8 @@ _add(
 )
 _add(
     commands.explain,
-    "Explain a cause, or list them all",
-    click.Argument(["cause"], required=False),
+    "Explain an error text or a cause",
+    _argument("words", "[TEXT]", nargs=-1),
     other=(_lang,),
 )
 _add(
@@ -525,7 +583,7 @@ _add(
 _add(
     commands.compare,
     "Show what differs between hosts",
-    click.Argument(["words"], nargs=-1, required=True, metavar="FILE..."),
+    _argument("words", "FILE...", nargs=-1, required=True),
     show=(_json, _output, _lang),
 )
 _add(

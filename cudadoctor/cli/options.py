@@ -210,6 +210,21 @@ def refuse_unknown_cause(cause: str) -> None:
         refuse_unknown(cause, CATALOGUE, "'{name}' is not a known cause", "cudadoctor explain")
 
 
+def cause_of(text: str) -> str | None:
+    """The cause that a text names, written with spaces or misspelled too; None if it names none."""
+    name = "-".join(re.findall(r"[a-z0-9]+", text.lower()))
+    if name in CATALOGUE:
+        return name
+    if "-" not in text and "_" not in text:
+        return None  # words of an error text may be like a name by chance
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=_SAME_NAME)), None)
+
+
+_SAME_NAME = 0.85
+
+
 def refuse_unknown(name: str, known: Sequence[str], template: str, lister: str) -> NoReturn:
     """Refuse a name that is none of those that there are."""
     raise WrongUse(unknown(name, known, template, lister))

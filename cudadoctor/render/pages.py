@@ -3,9 +3,11 @@
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import cache
 from string import Formatter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cudadoctor.knowledge.wording import wording
 from cudadoctor.locale.language import Language, language
@@ -122,11 +124,13 @@ Fix: fix the program. Reinstalling torch, CUDA or the driver does not help.""",
 }
 """Causes that no rule for machines judges: they only show in a program's output."""
 SECTIONS = {
-    "": "What it means",
     "Errors": "What you see",
+    "": "What it means",
     "Check by hand": "How to check by hand",
     "Fix": "How to fix it",
     "Look-alikes": "Look-alikes",
+    "Commands": "Commands",
+    "Sources": "Sources",
 }
 """What a part of a page begins with, and the heading under which it is shown, in their order."""
 _BEGINS = re.compile(r"(?:^|(?<=[.:)`\"] ))(?=(?:(?:To c|C)heck by hand|Fix|Look-alikes?): )")
@@ -134,6 +138,8 @@ _UNBROKEN = re.compile(r"`[^`]{3,74}`|\d (?:[KMG]i?B|[KMG]?Hz|W|°C|%|s|ms|GPUs?
 """What a line never ends in: a command, and a number with its unit."""
 _ALSO = {"To check by hand": "Check by hand", "Look-alike": "Look-alikes"}
 _HEADINGS = {"torch": "PyTorch"}
+_KINDS = 3
+"""Install tools or distributions that a terminal shows; docs/causes has all of them."""
 _MOST = 6
 """A cause that more causes explain is behind everything, and their names would help nobody."""
 
@@ -152,9 +158,65 @@ class Explained(Struct, frozen=True, forbid_unknown_fields=True):
     examples: dict[str, dict[str, str]]
 
 
+class Neighbors(Struct, frozen=True, forbid_unknown_fields=True):
+    """Causes that are easily confused, and how to tell them apart."""
+
+    causes: Strings
+    text: str
+
+
+class Link(Struct, frozen=True, forbid_unknown_fields=True):
+    """A public page to read more on."""
+
+    title: str
+    url: str
+
+
+class Separated(Struct, frozen=True, forbid_unknown_fields=True):
+    """What separates the causes. decide: what shows by hand that it is this one. cites: sources."""
+
+    decide: dict[str, str]
+    apart: tuple[Neighbors, ...]
+    cites: dict[str, Strings]
+    sources: dict[str, Link]
+
+
+class Commands(Struct, frozen=True, forbid_unknown_fields=True):
+    """The commands of a fix on one kind of machine. on: install tools or distributions; "" any."""
+
+    title: str
+    on: str
+    lines: Strings
+
+
+class Contents(Struct, frozen=True, kw_only=True):
+    """The page of a cause, in the reader's language.
+
+    sections: key of SECTIONS -> its paragraphs, or the error texts.
+    """
+
+    cause: str
+    title: str
+    sections: dict[str, list[str]]
+    commands: tuple[Commands, ...]
+    links: tuple[Link, ...]
+
+
 def explained() -> Explained:
     """The table of what is said of causes beside their rules."""
     return wording("explain", Explained)
+
+
+@cache
+def separated() -> Separated:
+    """The table of what separates the causes."""
+    return wording("causes", Separated)
+
+
+@cache
+def commands() -> dict[str, tuple[Commands, ...]]:
+    """Cause -> example commands, as the planner wrote them (docs/make.py)."""
+    return wording("commands", dict[str, tuple[Commands, ...]])
 
 
 def title_of(cause: str, say: Language) -> str:
@@ -174,9 +236,9 @@ def listing(say: Language | None = None) -> str:
     return "\n\n".join([*parts, say("To read more about a cause: cudadoctor explain CAUSE")]) + "\n"
 
 
-def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: int = 80) -> str:
+def contents(cause: str, rules: Sequence[Rule], say: Language | None = None) -> Contents:
     """What a cause means, what one sees of it, how to check for it and how to fix it."""
-    say, table = say or language("en"), explained()
+    say, table, apart = say or language("en"), explained(), separated()
     about = table.causes[cause]
     sections: dict[str, list[str]] = {name: [] for name in SECTIONS}
     sections["Errors"] = list(about.errors)
@@ -186,19 +248,76 @@ def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: 
     ]
     for name, text in (part for paragraph in paragraphs for part in _sections(paragraph)):
         sections[name].append(say(text))
+    sections["Check by hand"].insert(0, say(apart.decide[cause]))
+    sections["Look-alikes"] += [say(near.text) for near in apart.apart if cause in near.causes]
     deeper = tuple(dict.fromkeys(name for rule in own for name in rule.yields_to))
     if 0 < len(deeper) <= _MOST:
         consequence = say(
             "This is often only a consequence of another cause: {causes}.", causes=", ".join(deeper)
         )
         sections["Look-alikes"].append(consequence)
-    blocks = [f"{cause}\n{_capital(say(about.title))}"]
-    for name, shown in sections.items():
+    return Contents(
+        cause=cause,
+        title=_capital(say(about.title)),
+        sections=sections,
+        commands=tuple(
+            replace(found, title=say.spoken(found.title)) for found in commands().get(cause, ())
+        ),
+        links=tuple(apart.sources[name] for name in apart.cites[cause]),
+    )
+
+
+def page(cause: str, rules: Sequence[Rule], say: Language | None = None, width: int = 80) -> str:
+    """The page of a cause for a terminal."""
+    say = say or language("en")
+    found = contents(cause, rules, say)
+    blocks = [f"{cause}\n{found.title}"]
+    for name, shown in found.sections.items():
         if shown:
             lines = "\n\n" if name != "Errors" else "\n"
             wrapped = [_wrapped(text, width, listed=name == "Errors") for text in shown]
             blocks.append(f"{say(SECTIONS[name])}\n{lines.join(wrapped)}")
+        elif name == "Commands" and found.commands:
+            about = _wrapped(say(EXAMPLES), width)
+            blocks.append("\n\n".join([f"{say(SECTIONS[name])}\n{about}", *_blocks(found, width)]))
+        elif name == "Sources":
+            links = (f"  {link.title}:\n    {link.url}" for link in found.links)
+            blocks.append("\n".join([say(SECTIONS[name]), *links]))
     return "\n\n".join(blocks) + "\n"
+
+
+EXAMPLES = "These are examples. `cudadoctor fix --print` prints the commands for your machine."
+
+
+def _blocks(found: Contents, width: int) -> Iterator[str]:
+    """The commands, the most common kinds of machine below the title that they share."""
+    for title in dict.fromkeys(example.title for example in found.commands):
+        head = [_wrapped(f"{title}:", width)]
+        for example in [example for example in found.commands if example.title == title][:_KINDS]:
+            on = [f"    # {example.on}"] if example.on else []
+            yield "\n".join([*head, *on, *(f"    {line}" for line in example.lines)])
+            head = []
+
+
+def found(hits: Sequence[tuple[str, str]], say: Language | None = None, width: int = 80) -> str:
+    """The causes that an error text may have, numbered, and what separates them.
+
+    hits: the causes, the likeliest first, each with the known error text that is most like it.
+    """
+    say, table = say or language("en"), separated()
+    lines = [
+        _wrapped(say("This error has more than one possible cause, the likeliest first:"), width, 0)
+    ]
+    for number, (cause, _) in enumerate(hits, 1):
+        lines.append(f"\n{number}. {cause}: {title_of(cause, say)}")
+        lines.append(_wrapped(say(table.decide[cause]), width, 3))
+    causes = {cause for cause, _ in hits}
+    between = [near.text for near in table.apart if len(causes.intersection(near.causes)) > 1]
+    if between:
+        lines.append(f"\n{say('How to tell them apart')}")
+        lines.append("\n\n".join(_wrapped(say(text), width) for text in between))
+    lines.append("\n" + say("To read more about a cause: cudadoctor explain CAUSE"))
+    return "\n".join(lines) + "\n"
 
 
 def _lead(rule: Rule, several: bool, table: Explained, say: Language) -> str:
@@ -229,13 +348,13 @@ def _parts(text: str) -> Iterator[str]:
         yield from (part.strip() for part in _BEGINS.split(" ".join(paragraph.split())) if part)
 
 
-def _wrapped(text: str, width: int, *, listed: bool) -> str:
+def _wrapped(text: str, width: int, indent: int = 2, *, listed: bool = False) -> str:
     whole = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\xa0"), text)
     lines = textwrap.wrap(
         whole,
         width,
-        initial_indent="  - " if listed else "  ",
-        subsequent_indent="    " if listed else "  ",
+        initial_indent="  - " if listed else " " * indent,
+        subsequent_indent="    " if listed else " " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )

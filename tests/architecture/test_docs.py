@@ -6,13 +6,17 @@ import importlib.util
 import re
 from html import unescape
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from markdown_it import MarkdownIt
 
+from cudadoctor.knowledge.symptoms import symptoms
+
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def test_the_readme_opens_with_a_command_that_runs_and_ci_s_command_that_tests() -> None:
@@ -24,7 +28,7 @@ def test_the_readme_opens_with_a_command_that_runs_and_ci_s_command_that_tests()
     assert len(text.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8"))
     for path, anchor in links:
@@ -37,11 +41,40 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             ]
 
 
-def test_the_picture_shows_the_page_that_is_printed_today() -> None:
-    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs" / "picture.py")
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec and spec.loader
-    picture = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(picture)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_of_causes_are_those_of_explain() -> None:
+    made = _script("make").files()
+    old = "python docs/make.py writes them anew"
+    assert {path.name for path in DOCS.glob("causes/*")} == {
+        name.rpartition("/")[2] for name in made if name.startswith("causes/")
+    }, old
+    for name, text in made.items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, f"{name}: {old}"
+
+
+def test_the_commands_on_the_pages_are_those_of_the_planner() -> None:
+    make = _script("make")
+    written = make.COMMANDS.read_text(encoding="utf-8")
+    assert make.commands() == written, "python docs/make.py writes them anew"
+
+
+def test_every_error_text_leads_to_its_cause() -> None:
+    index = (DOCS / "causes" / "README.md").read_text(encoding="utf-8")
+    rows = [row for row in symptoms().rows if row.means]
+    assert len(rows) > 600
+    lost = [row.key for row in rows if not any(f"({way.cause}.md)" in index for way in row.means)]
+    assert not lost
+
+
+def test_the_picture_shows_the_page_that_is_printed_today() -> None:
+    picture = _script("picture")
     lines = picture.page(ROOT / "docs" / "picture.toml")
     drawn = (ROOT / "docs" / "check.svg").read_text(encoding="utf-8")
     words = unescape("".join(re.findall(r"<text[^>]*>(.*?)</text>", drawn))).split()

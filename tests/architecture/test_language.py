@@ -210,6 +210,8 @@ def _paragraphs() -> set[str]:
     texts = [*pages.PAGES.values()]
     texts += [rule.page for rule in explained_rules() if rule.cause not in pages.PAGES]
     found = {shown for text in texts for _, shown in pages._sections(text)}
+    table = pages.separated()
+    found |= {*table.decide.values(), *(near.text for near in table.apart)}
     return {text for text in found if re.search("[a-z]", re.sub("`[^`]+`", "", text))}
 
 

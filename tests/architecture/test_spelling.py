@@ -34,7 +34,7 @@ REPLACED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """Phrases that no native speaker would write in their place: see what the tests below look at."""
-NAMES = re.compile(r"driver-wrong-flavour|model/catalogue|`[^`]*`|https?://\S+")
+NAMES = re.compile(r"driver-wrong-flavour|model[./]catalogue|CATALOGUE|`[^`]*`|https?://\S+")
 """Names that are a contract, commands and addresses."""
 PLACES = ("README.md", "CHANGELOG.md", "docs", "recipes")
 

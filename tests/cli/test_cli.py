@@ -60,7 +60,7 @@ def _document(name: str = "rtx4090-linux") -> str:
         ("check", "--json", "--markdown"),
         ("fix", "--from", "-"),
         ("fix",),
-        ("explain", "driver-to-old"),
+        ("explain", "a recipe for pizza"),
         ("check", "--ignore", "no-such-cause"),
         ("check", "--knowledge", "/no/such/file"),
         ("setup", "folder", "--knowledge", "/etc"),
@@ -83,7 +83,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(args: tuple[str, ...]) -> None:
 
 
 def test_a_near_name_is_suggested() -> None:
-    assert "driver-too-old" in _refused("explain", "driver-to-old")
+    assert "driver-too-old" in _refused("check", "--ignore", "driver-to-old")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,21 @@ def test_text_from_outside_cannot_act_on_the_terminal() -> None:
 def test_explain_lists_every_cause_and_shows_a_page() -> None:
     assert "driver-too-old" in _run("explain").stdout
     assert _run("explain", "driver-too-old").returncode == 0
+
+
+def test_explain_takes_a_misspelled_name_an_error_number_and_words_without_quotes() -> None:
+    ran = _run("explain", "driver-to-old")
+    assert ran.stdout.startswith("driver-too-old\n")
+    assert "Showing driver-too-old." in ran.stderr
+    assert _run("explain", "NVML", "error", "18").stdout.startswith("driver-library-mismatch\n")
+
+
+def test_explain_says_what_separates_the_causes_of_an_error_text() -> None:
+    text = _run("explain", "no kernel image is available").stdout
+    assert {"torch-arch-unsupported-new:", "torch-arch-unsupported-old:"} <= {*text.split()}
+    assert "\nHow to tell them apart\n" in text
+    spanish = _run("explain", "--lang", "es", "error 803").stdout
+    assert "\nCómo distinguirlas\n  Ambas pueden causar el error 803." in spanish
 
 
 def test_version_says_how_old_the_knowledge_is() -> None:
@@ -344,10 +359,20 @@ def test_json_is_english_in_every_locale() -> None:
     assert _run(*words, stdin=broken, env=env).stdout == _run(*words, stdin=broken).stdout
 
 
-def test_a_shell_that_asks_for_completions_gets_no_check() -> None:
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("cudadoctor exp", "plain,explain"),
+        ("cudadoctor explain fabric", "plain,fabric-manager"),
+        ("cudadoctor bench --only channels", "plain,channels-last"),
+        ("cudadoctor check --from my", "file,my"),
+        ("cudadoctor fix --with p", "plain,pixi plain,pip"),
+    ],
+)
+def test_a_shell_that_asks_for_completions_gets_no_check(typed: str, completed: str) -> None:
     """The program's name is not the module's, so this runs the entry point as installed."""
     entry = "import sys; sys.argv[:] = ['cudadoctor']; from cudadoctor.__main__ import main; main()"
-    asked = {"COMP_WORDS": "cudadoctor exp", "COMP_CWORD": "1"}
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
     ran = subprocess.run(
         [sys.executable, "-c", entry],
         env=os.environ | asked | {"_CUDADOCTOR_COMPLETE": "bash_complete"},
@@ -355,7 +380,7 @@ def test_a_shell_that_asks_for_completions_gets_no_check() -> None:
         timeout=60,
         check=False,
     )
-    assert (ran.returncode, ran.stdout.decode()) == (0, "plain,explain\n")
+    assert (ran.returncode, ran.stdout.decode().split()) == (0, completed.split())
 
 
 @pytest.mark.parametrize(
