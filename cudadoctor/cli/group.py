@@ -11,7 +11,15 @@ import click
 
 from cudadoctor import __version__
 from cudadoctor.cli import commands, looking, speech
-from cudadoctor.cli.options import Options, WrongUse, refuse, refuse_unknown, seconds, unknown
+from cudadoctor.cli.options import (
+    FORMS,
+    Options,
+    WrongUse,
+    refuse,
+    refuse_unknown,
+    seconds,
+    unknown,
+)
 from cudadoctor.cli.output import width
 from cudadoctor.cli.speech import say
 from cudadoctor.installers import registry
@@ -255,6 +263,14 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
+def _json_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from cudadoctor.render import json_schema
+
+        click.echo(json_schema.dumps(), nl=False)
+        ctx.exit()
+
+
 # Not passed on: `speech` reads it from the words, before anything is parsed.
 _lang = _option(
     "--lang",
@@ -388,7 +404,25 @@ _add(
     show=(
         _option("-v", "--verbose", count=True, help="Show every check, value and source"),
         _option("-q", "--quiet", is_flag=True, help="Print only a one-line answer"),
-        *(_output, _json, _markdown, _full, _lang),
+        *(_output, _json, _markdown),
+        _option(
+            "--format",
+            callback=_one_of(*FORMS),
+            metavar="FORMAT",
+            help="text, json, markdown, github, sarif, junit or prometheus",
+        ),
+        _option(
+            "--html", callback=_file, metavar="FILE", help="Also write the report as a web page"
+        ),
+        _option(
+            "--json-schema",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_json_schema,
+            help="Print the JSON schema of --json",
+        ),
+        *(_full, _lang),
     ),
 )
 _add(
