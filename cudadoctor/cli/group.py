@@ -139,6 +139,13 @@ def _file(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
     return value
 
 
+def _new_file(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """The same, and a folder that does not exist."""
+    if value is not None and not os.path.isdir(os.path.dirname(os.path.abspath(value))):  # noqa: PTH100, PTH112, PTH120
+        refuse("cannot write to {path}: the folder does not exist", path=value)
+    return _file(ctx, option, value)
+
+
 def _tables(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     """Reads the tables that every command judges with, before it begins."""
     if not ctx.resilient_parsing:
@@ -409,11 +416,9 @@ _add(
             "--format",
             callback=_one_of(*FORMS),
             metavar="FORMAT",
-            help="text, json, markdown, github, sarif, junit or prometheus",
+            help="github, sarif, junit or prometheus",
         ),
-        _option(
-            "--html", callback=_file, metavar="FILE", help="Also write the report as a web page"
-        ),
+        _option("--html", callback=_new_file, metavar="FILE", help="Also write a web page"),
         _option(
             "--json-schema",
             is_flag=True,

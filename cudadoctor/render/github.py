@@ -64,7 +64,8 @@ def _property(text: str) -> str:
 
 def job_summary(checks: Sequence[Checked], say: Language) -> str:
     """The reports as Markdown, as many as the summary of a job takes."""
-    text, left = "", 0
+    pieces: list[str] = []
+    used, left = 0, 0
     for checked in checks:
         heading = f"## {markdown.code(checked.name)}\n\n" if checked.name else ""
         body = (
@@ -73,10 +74,13 @@ def job_summary(checks: Sequence[Checked], say: Language) -> str:
             else f"{markdown.escaped(checked.error or '')}\n"
         )
         piece = f"{heading}{body}\n"
-        if len((text + piece).encode()) > MOST_BYTES // 2:
+        size = len(piece.encode(errors="backslashreplace"))
+        if used + size > MOST_BYTES // 2:
             left += 1
             continue
-        text += piece
+        used += size
+        pieces.append(piece)
+    text = "".join(pieces)
     more = say("Not shown here: {count} more reports.", count=left)
     return text + (f"{more}\n" if left else "")
 

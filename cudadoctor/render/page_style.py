@@ -111,6 +111,8 @@ dd { margin: 0; min-width: 0; }
   .command button { display: none; }
   .command pre { padding-right: .75rem !important; }
   .table { overflow: visible; }
+  table { font-size: 9.5pt; }
+  td { min-width: 0; }
   table, .command, .stack li, dl { break-inside: avoid; }
   h1, h2, h3, .lead { break-after: avoid; }
   details::details-content { content-visibility: visible; }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
+from cudadoctor import __version__
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Confidence, Finding, Severity
 from cudadoctor.model.machine import Json
@@ -33,7 +34,7 @@ def report(checks: Sequence[Checked]) -> str:
 
 def _run(checked: Checked) -> Json:
     shown = checked.shown
-    driver: Json = {"name": "cudadoctor", "rules": []}
+    driver: Json = {"name": "cudadoctor", "version": __version__, "rules": []}
     run: Json = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": []}
     if checked.name is not None:
         run["automationDetails"] = {"id": f"cudadoctor/{_uri(checked.name)}/"}
@@ -45,7 +46,6 @@ def _run(checked: Checked) -> Json:
         driver["notifications"] = [_notified("unreadable", "The document cannot be read")]
         return run
     diagnosis = shown.diagnosis
-    driver["version"] = shown.version
     causes = list(dict.fromkeys(finding.cause for finding in diagnosis.findings))
     driver["rules"] = [_rule(cause, shown) for cause in causes]
     run["results"] = [
@@ -70,7 +70,8 @@ def _run(checked: Checked) -> Json:
 
 
 def _notified(name: str, text: str) -> Json:
-    return {"id": name, "shortDescription": {"text": f"{text}."}}
+    told = {"text": f"{text}."}
+    return {"id": name, "shortDescription": told, "fullDescription": told, "help": told}
 
 
 def _notification(name: str, level: str, text: str) -> Json:
@@ -83,7 +84,6 @@ def _rule(cause: str, shown: Report) -> Json:
     more = f"To read more about this cause, run: cudadoctor explain {cause}"
     return {
         "id": cause,
-        "name": "".join(part.capitalize() for part in cause.split("-")),
         "shortDescription": {"text": _sentence(title_of(cause, _ENGLISH))},
         "fullDescription": {"text": inert(finding.why) or _sentence(finding.title)},
         "help": {"text": more, "markdown": more.replace("cudadoctor", "`cudadoctor") + "`"},
@@ -124,20 +124,20 @@ def _result(finding: Finding, index: int, checked: Checked, shown: Report) -> Js
 def _locations(finding: Finding, checked: Checked, shown: Report) -> Iterator[Json]:
     """The line of the document that shows it; of a host, the file that a fact was read from.
 
-    A viewer of alerts asks for one place each.
+    Code scanning asks for one place each, with a line.
     """
     executable = shown.machine.python.executable
     artifact = checked.name or (executable and shown.shade(executable)) or "."
-    region: Json = {}
+    region: Json = {"startLine": 1}
     for source in (seen.source for seen in finding.evidence if seen.source):
         line = _LINE.fullmatch(source)
         if line and checked.name:
-            region = {"region": {"startLine": max(1, int(line[1]))}}
+            region = {"startLine": max(1, int(line[1]))}
             break
         if not checked.name and _PATH.fullmatch(source):
             artifact = source
             break
-    place: Json = {"artifactLocation": {"uri": _uri(artifact)}, **region}
+    place: Json = {"artifactLocation": {"uri": _uri(artifact)}, "region": region}
     facts = dict.fromkeys(seen.fact for seen in finding.evidence)
     location: Json = {"physicalLocation": place}
     if facts:
