@@ -23,6 +23,7 @@ from cudadoctor.cli.options import (
     refuse_device,
 )
 from cudadoctor.cli.output import SHORTER, Waiting, painted, signs, width, written
+from cudadoctor.render import Checked
 
 if TYPE_CHECKING:
     from cudadoctor.bench.advice import Advice
@@ -31,15 +32,16 @@ if TYPE_CHECKING:
     from cudadoctor.render import Report
 
 FAILED = 4
+GATHERED = ("github", "sarif", "junit", "prometheus")
+"""Forms in which several documents are one."""
 _ORDER = (0, 3, 1, EXIT, FAILED)
 """Exit codes from the best to the worst: unreadable outranks broken, broken undecided."""
 
 
 class Source(Struct, frozen=True):
-    """A machine to judge, and the file it came from (None: this machine)."""
+    """A machine to judge, and how long the look at it took (None: it is not this one)."""
 
     machine: Machine
-    name: str | None = None  # as --from named it
     seconds: float | None = None
 
 
@@ -60,9 +62,21 @@ def check(options: Options) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ and is_one_of_many():
         return cluster(options)
     started = monotonic()
-    code, text = _checked(Source(this_machine(options), seconds=monotonic() - started), options)
-    written(text, options.output)
+    machine = this_machine(options)
+    code, shown = _checked(Source(machine, seconds=monotonic() - started), options)
+    checked = Checked(shown=shown)
+    if is_gathered(options):
+        from cudadoctor.cli import formats
+
+        formats.write((checked,), options)
+    if options.form not in GATHERED:
+        written(_rendered(shown, options, checked.name, many=False), options.output)
     return code
+
+
+def is_gathered(options: Options) -> bool:
+    """Whether something is written that shows all documents together."""
+    return options.form in GATHERED or options.html is not None
 
 
 def is_one_of_many() -> bool:
@@ -72,14 +86,13 @@ def is_one_of_many() -> bool:
     return is_rank_of_torchrun(os.environ)
 
 
-def _checked(source: Source, options: Options, *, many: bool = False) -> tuple[int, str]:
+def _checked(source: Source, options: Options) -> tuple[int, Report]:
     """The exit code for a machine, and what is shown of it."""
     from cudadoctor import pipeline
 
     judged = pipeline.judge(pipeline.with_options(source.machine, options), ignore=options.ignore)
     shown = pipeline.report(judged, full=options.full, seconds=source.seconds)
-    code = pipeline.exit_code(judged.diagnosis, strict=options.strict)
-    return code, _rendered(shown, options, source, many=many)
+    return pipeline.exit_code(judged.diagnosis, strict=options.strict), shown
 
 
 def _check_saved(options: Options) -> int:
@@ -88,23 +101,42 @@ def _check_saved(options: Options) -> int:
 
     gc.enable()  # many documents are no short life
     many = saved.are_many(options.saved)
-    worst = 0
+    worst, gathered = 0, []
     try:
-        with _sink(options.output, many=many) as write:
+        with _sink(options, many=many) as write:
             for found in saved.machines(options.saved):
-                code, text = _judged(found, options, many=many)
-                write(text)
+                code, checked = _judged(found, options, many=many)
+                if options.form not in GATHERED:
+                    write(_line_of(checked, options, many=many))
+                if is_gathered(options):
+                    gathered.append(checked)
                 worst = max(worst, code, key=_ORDER.index)
     except saved.SavedError as error:
         refuse(str(error))
+    if is_gathered(options):
+        from cudadoctor.cli import formats
+
+        formats.write(gathered, options)
     return worst
 
 
-def _judged(found: Saved, options: Options, *, many: bool) -> tuple[int, str]:
+def _line_of(checked: Checked, options: Options, *, many: bool) -> str:
+    """A document among others; of one that could not be judged only JSON has a line."""
+    if checked.shown is not None:
+        return _rendered(checked.shown, options, checked.name, many=many)
+    if options.form != "json":
+        return ""
+    from cudadoctor.render import json_v1
+
+    return json_v1.line({"schema": 1, "source": checked.name, "error": checked.error}) + "\n"
+
+
+def _judged(found: Saved, options: Options, *, many: bool) -> tuple[int, Checked]:
     code, why = EXIT, found.error or ""
     if found.machine is not None:
         try:
-            return _checked(Source(found.machine, found.name), options, many=many)
+            code, shown = _checked(Source(found.machine), options)
+            return code, Checked(name=found.name, shown=shown)
         except Exception as error:
             if not many:
                 raise
@@ -114,17 +146,14 @@ def _judged(found: Saved, options: Options, *, many: bool) -> tuple[int, str]:
 
     # The reason for a missing verdict goes to stderr and, with --json, among the other lines.
     sys.stderr.write(f"cudadoctor: {inert(' '.join(why.split()))}\n")
-    if not options.as_json:
-        return code, ""
-    from cudadoctor.render import json_v1
-
-    return code, json_v1.line({"schema": 1, "source": found.name, "error": why}) + "\n"
+    return code, Checked(name=found.name, error=why)
 
 
 @contextmanager
-def _sink(output: OptStr, *, many: bool) -> Iterator[Callable[[str], None]]:
+def _sink(options: Options, *, many: bool) -> Iterator[Callable[[str], None]]:
     """Where results go: stdout or one file, which all results share."""
-    if output is None or not many:
+    output = options.output
+    if output is None or not many or options.form in GATHERED:
         yield lambda text: written(text, output)
         return
     try:
@@ -362,28 +391,28 @@ def record(folder: str, options: Options) -> int:
     return 0
 
 
-def _rendered(shown: Report, options: Options, source: Source, *, many: bool) -> str:
-    if options.as_json:
+def _rendered(shown: Report, options: Options, name: OptStr, *, many: bool) -> str:
+    if options.form == "json":
         from cudadoctor.render import json_v1
 
         document = json_v1.report(shown)
         if options.advice:
             document["advice"] = to_builtins(_advice(shown, options))
         if many:
-            return json_v1.line(document | {"source": source.name}) + "\n"
+            return json_v1.line(document | {"source": name}) + "\n"
         return json_v1.dumps(document) + "\n"
     from cudadoctor.cli.speech import current
 
     language = current()
     shown = replace(shown, diagnosis=language.diagnosis(shown.diagnosis))
-    if options.markdown:
+    if options.form == "markdown":
         from cudadoctor import pipeline
         from cudadoctor.render import markdown
 
         text = markdown.report(shown if options.full else pipeline.shareable(shown), language)
         if options.advice:
             text += markdown.advice_list(_advice(shown, options), language)
-        return f"## {markdown.code(source.name or '')}\n\n{text}\n" if many else text
+        return f"## {markdown.code(name or '')}\n\n{text}\n" if many else text
     from cudadoctor.render import inert, terminal
 
     layout = terminal.Layout(
@@ -396,7 +425,7 @@ def _rendered(shown: Report, options: Options, source: Source, *, many: bool) ->
     lines = terminal.report(shown, layout)
     if options.advice and not options.quiet:
         lines += terminal.advice_lines(_advice(shown, options), layout)
-    heading = f"== {inert(source.name or '')}\n" if many else ""
+    heading = f"== {inert(name or '')}\n" if many else ""
     return heading + painted(lines, to_file=bool(options.output))
 
 

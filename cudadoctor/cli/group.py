@@ -11,7 +11,15 @@ import click
 
 from cudadoctor import __version__
 from cudadoctor.cli import commands, looking, speech
-from cudadoctor.cli.options import Options, WrongUse, refuse, refuse_unknown, seconds, unknown
+from cudadoctor.cli.options import (
+    FORMS,
+    Options,
+    WrongUse,
+    refuse,
+    refuse_unknown,
+    seconds,
+    unknown,
+)
 from cudadoctor.cli.output import width
 from cudadoctor.cli.speech import say
 from cudadoctor.installers import registry
@@ -131,6 +139,13 @@ def _file(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
     if value is not None and os.path.isdir(value):  # noqa: PTH112
         refuse("{path} is a folder; specify a file", path=value)
     return value
+
+
+def _new_file(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """The same, and a folder that does not exist."""
+    if value is not None and not os.path.isdir(os.path.dirname(os.path.abspath(value))):  # noqa: PTH100, PTH112, PTH120
+        refuse("cannot write to {path}: the folder does not exist", path=value)
+    return _file(ctx, option, value)
 
 
 # --- shell completion ---------------------------------------------------------------------------
@@ -313,6 +328,14 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
+def _json_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from cudadoctor.render import json_schema
+
+        click.echo(json_schema.dumps(), nl=False)
+        ctx.exit()
+
+
 # Not passed on: `speech` reads it from the words, before anything is parsed.
 _lang = _option(
     "--lang",
@@ -446,7 +469,23 @@ _add(
     show=(
         _option("-v", "--verbose", count=True, help="Show every check, value and source"),
         _option("-q", "--quiet", is_flag=True, help="Print only a one-line answer"),
-        *(_output, _json, _markdown, _full, _lang),
+        *(_output, _json, _markdown),
+        _option(
+            "--format",
+            callback=_one_of(*FORMS),
+            metavar="FORMAT",
+            help="github, sarif, junit or prometheus",
+        ),
+        _option("--html", callback=_new_file, metavar="FILE", help="Also write a web page"),
+        _option(
+            "--json-schema",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_json_schema,
+            help="Print the JSON schema of --json",
+        ),
+        *(_full, _lang),
     ),
 )
 _add(

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, get_args
 
 from msgspec import Struct
 
@@ -18,6 +18,10 @@ SHORTEST_S, LONGEST_S = 0.1, 86_400.0
 """What --timeout may be: below, no child has time to start; above, nobody waits."""
 
 
+Form = Literal["text", "json", "markdown", "github", "sarif", "junit", "prometheus"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
 class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of one call; a command leaves those that it does not have at their default.
 
@@ -26,6 +30,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: seconds for each probe. ranks: processes of the DDP stage. kind: --as, the file that
     fix --print writes in place of a script. shared: --allow-shared. advice: of check, what makes
     training faster here. newer: --check of update. soak: seconds that health goes on.
+    format: --format of check; html: the file of its page.
     """
 
     python: str | None = None
@@ -71,6 +76,13 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     soak: float = 0.0
     prometheus: str | None = None
     exit_zero: bool = False
+    format: Form | None = None
+    html: str | None = None
+
+    @property
+    def form(self) -> Form:
+        """The form of the result: --format, or a flag that means the same."""
+        return self.format or ("json" if self.as_json else "markdown" if self.markdown else "text")
 
 
 class WrongUse(Exception):  # noqa: N818 - the user's, not ours
@@ -165,10 +177,27 @@ def refuse_contradictions(options: Options) -> None:
                 first=first,
                 second=second,
             )
+    _refuse_two_forms(options)
     if options.hashes and options.kind != "requirements":
         refuse("--hashes works only with --as requirements; add that option or remove --hashes")
     refuse_device(options)
     _refuse_unknown(options)
+
+
+def _refuse_two_forms(options: Options) -> None:
+    """A form is named once, and what it has no place for is not asked of it."""
+    if options.format is None:
+        return
+    others = {"json": options.as_json, "markdown": options.markdown}
+    others = {name: given and name != options.format for name, given in others.items()}
+    others["quiet"] = options.quiet and options.format != "text"
+    others["advice"] = options.advice and options.format not in ("text", "json", "markdown")
+    for name in (name for name, given in others.items() if given):
+        refuse(
+            "--{first} and --{second} cannot be combined: choose one",
+            first=name,
+            second=f"format {options.format}",
+        )
 
 
 def _refuse_unknown(options: Options) -> None:

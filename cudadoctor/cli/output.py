@@ -49,6 +49,22 @@ def written(text: str, output: str | None) -> None:
         refuse("cannot write to {path}: {reason}", path=output, reason=error.strerror)
 
 
+def replaced(text: str, path: str) -> None:
+    """Written beside it and renamed: whoever collects the file never sees half of it."""
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - as above
+        written(text, path)  # a pipe or a device, which must stay
+        return
+    made = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(made, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(text)
+        os.replace(made, path)  # noqa: PTH105
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(made)  # noqa: PTH108
+        refuse("cannot write to {path}: {reason}", path=path, reason=error.strerror)
+
+
 def width() -> int:
     """Columns to lay the report out for: COLUMNS, else the terminal's, else 80."""
     given = os.environ.get("COLUMNS", "")

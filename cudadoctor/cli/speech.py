@@ -14,19 +14,27 @@ if TYPE_CHECKING:
 
 LANGUAGES = ("en", "es")
 _VARIABLES = ("CUDADOCTOR_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
+DOCUMENTS = ("json", "sarif", "junit", "prometheus")
+"""Values of --format that programs read."""
 _chosen: list[str] = []
 
 
 def chosen(argv: Sequence[str], env: Mapping[str, str]) -> str:
     """The language of --lang, else of the first variable that is set; a document is English."""
     words = argv[: argv.index("--")] if "--" in argv else argv
-    if "--json" in words:
+    named = _values("--format", words)
+    if "--json" in words or (named[-1:] and named[-1] in DOCUMENTS):
         return "en"
-    named = [word for before, word in zip(("", *words), words, strict=False) if before == "--lang"]
-    named += [word.partition("=")[2] for word in words if word.startswith("--lang=")]
+    named = _values("--lang", words)
     wanted = next(filter(None, (*named[-1:], *map(env.get, _VARIABLES))), "")
     code = re.split(r"[_.@-]", wanted.lower())[0]
     return code if code in LANGUAGES else "en"
+
+
+def _values(option: str, words: Sequence[str]) -> list[str]:
+    """What an option is given, without a parser."""
+    named = [word for before, word in zip(("", *words), words, strict=False) if before == option]
+    return named + [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
 
 
 def speak(name: str) -> None:

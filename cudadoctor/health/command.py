@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cudadoctor import __version__, knowledge
 from cudadoctor.cli.options import Options, refuse, refuse_device
-from cudadoctor.cli.output import Waiting, painted, signs, width, written
+from cudadoctor.cli.output import Waiting, painted, replaced, signs, width, written
 from cudadoctor.cli.speech import current, say, spoken
 from cudadoctor.health import judging, measured, page
 from cudadoctor.host import local
@@ -67,7 +65,7 @@ def run(asked: Options) -> int:
         unjudged=judging.unjudged(found, kb),
     )
     if asked.prometheus:
-        _replace(asked.prometheus, page.prometheus(health, time.time()))
+        replaced(page.prometheus(health, time.time()), asked.prometheus)
     written(_text(health, asked), asked.output)
     if health.verdict == "warnings" and asked.strict:
         return 1
@@ -142,15 +140,3 @@ def _text(health: page.Health, asked: Options) -> str:
 
     shown = Layout(width=width(), signs=signs() and not asked.output, say=current())
     return painted(page.report(health, shown), to_file=asked.output is not None)
-
-
-def _replace(path: str, text: str) -> None:
-    """Written beside it and renamed: whoever collects the file never sees half of it."""
-    made = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        made.write_text(text, encoding="utf-8")
-        made.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            made.unlink()
-        refuse("cannot write to {path}: {reason}", path=path, reason=error.strerror)

@@ -11,6 +11,7 @@ from cudadoctor.health.judging import MEASURED
 from cudadoctor.health.measured import Anomaly, Board, Measurements, Speed, Verdict
 from cudadoctor.model.machine import Json, OptStr
 from cudadoctor.render import inert
+from cudadoctor.render.prometheus import Labels, Sample, exposition
 from cudadoctor.render.terminal import Layout, Line
 
 MOST_PAIRED = 8
@@ -218,7 +219,7 @@ _HELP = {
 def prometheus(health: Health, timestamp_s: float) -> str:
     """The text format of Prometheus, for the textfile collector of its node exporter."""
     boards = {board.index: board for board in health.measured.boards}
-    rows: dict[str, list[tuple[dict[str, object], float]]] = {name: [] for name in _HELP}
+    rows: dict[str, list[Sample]] = {name: [] for name in _HELP}
     for speed in health.measured.speeds:
         name, labels = _metric(speed)
         rows[name].append((_of_gpu(boards.get(speed.gpu)) | labels, speed.value * _scale(speed)))
@@ -234,15 +235,10 @@ def prometheus(health: Health, timestamp_s: float) -> str:
         count = sum(anomaly.severity == severity for anomaly in health.anomalies)
         rows["anomalies"].append(({"severity": severity}, count))
     rows["measured_timestamp_seconds"].append(({}, timestamp_s))
-    return "".join(
-        f"# HELP cudadoctor_{name} {_HELP[name]}\n# TYPE cudadoctor_{name} gauge\n"
-        + "".join(f"cudadoctor_{name}{_labels(labels)} {value:.10g}\n" for labels, value in found)
-        for name, found in rows.items()
-        if found
-    )
+    return exposition(_HELP, rows)
 
 
-def _metric(speed: Speed) -> tuple[str, dict[str, object]]:
+def _metric(speed: Speed) -> tuple[str, Labels]:
     if speed.what == "gemm":
         return "gemm_flops", {"dtype": speed.dtype}
     if speed.what == "p2p":
@@ -257,16 +253,7 @@ def _scale(speed: Speed) -> float:
     return 1e12 if speed.what == "gemm" else 1e9
 
 
-def _of_gpu(board: Board | None) -> dict[str, object]:
+def _of_gpu(board: Board | None) -> Labels:
     if board is None:
         return {}
     return {"gpu": board.index, "uuid": board.uuid or "", "name": board.name}
-
-
-def _labels(labels: dict[str, object]) -> str:
-    told = [f'{name}="{_escaped(str(value))}"' for name, value in labels.items()]
-    return "{" + ",".join(told) + "}" if told else ""
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

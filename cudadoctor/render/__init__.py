@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from cudadoctor.model.findings import Diagnosis, Plan
-from cudadoctor.model.machine import Json, Machine, OptFloat, OptInt, Strings
+from cudadoctor.model.machine import Json, Machine, OptFloat, OptInt, OptStr, Strings
 
 _VISIBLE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -50,6 +50,17 @@ class Report(Struct, frozen=True, kw_only=True):
     seconds: OptFloat = None
     facts: Json = {}
     shade: Callable[[str], str] = str
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """One of the documents that a command judges: its report, or why there is none.
+
+    name: the file it came from, None for this machine.
+    """
+
+    name: OptStr = None
+    shown: Report | None = None
+    error: OptStr = None
 
 
 def inert(text: str) -> str:

@@ -22,7 +22,7 @@ from cudadoctor.model.variables import in_notebook
 from cudadoctor.render import Report, inert
 from cudadoctor.render.evidence import NBSP, gpu_list, model_name
 from cudadoctor.render.pages import title_of
-from cudadoctor.render.shells import command_lines
+from cudadoctor.render.shells import command_lines, edits_by_hand, step_lines
 
 _MANY_GPUS = 3
 _HARMLESS = ("not-environment", "torch-bug")
@@ -395,6 +395,28 @@ def candidates(
 def finding_sentence(finding: Finding, say: Language) -> str:
     """A finding that stands below the first one."""
     return _sentence(_unsure(finding, say, finding.title))
+
+
+def finding_text(finding: Finding, shown: Report, say: Language) -> str:
+    """A finding with its cure as plain lines, for a log: what is wrong, why, and what to type."""
+    lines = [finding_sentence(finding, say), finding.why]
+    if finding.because_of:
+        causes = ", ".join(finding.because_of)
+        lines.append(say("Probably caused by: {causes}.", causes=causes))
+    for step in (step for word, step in steps_for(finding, shown.plan) if word == "do"):
+        typed_lines = step_lines(step, shown.machine)
+        title = lead_of(step, say) if typed_lines else say.spoken(step.title)
+        lines += ["", f"{title}:" if typed_lines else _sentence(title)]
+        lines += [f"    {line}" for line in typed_lines]
+        for edit in edits_by_hand(step):
+            lines += [say("In {file}:", file=edit.file)]
+            lines += [f"    {line}" for line in edit.what.splitlines()]
+        lines += [say.spoken(text) for text in (manual_of(step), step.note) if text]
+    lines += [
+        "",
+        say("To read more, run: {command}", command=f"cudadoctor explain {finding.cause}"),
+    ]
+    return "\n".join(line for number, line in enumerate(lines) if line or number > 1)
 
 
 def _unsure(finding: Finding, say: Language, title: str) -> str:

@@ -34,6 +34,7 @@ CORE = (
 SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.fast"}
     | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved", "cli.renewing"}
+    | {"cli.formats"}
     | {"bench.store", "bench.command", "bench.conditions", "bench.heats", "bench.stable"}
     | {"bench.script"}
     | {"health.command"}

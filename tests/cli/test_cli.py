@@ -421,3 +421,62 @@ def test_refusals_of_the_probes_are_translated_too(words: tuple[str, str], said:
     ran = _run("check", *words, env=env)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
     assert said in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--format", "sarif", "--json"),
+        ("--markdown", "--format=json"),
+        ("--format", "junit", "--quiet"),
+        ("--format", "prometheus", "--advice"),
+        ("--format", "xml"),
+        ("--html", "/etc"),
+        ("--html", "/no/such/folder/page.html"),
+    ],
+)
+def test_forms_that_contradict_each_other_are_refused(args: tuple[str, ...]) -> None:
+    _refused("check", "--from", "-", *args, stdin=_document())
+
+
+@pytest.mark.parametrize("form", ["json", "markdown"])
+def test_a_form_and_its_flag_are_the_same(form: str) -> None:
+    by_name = _run("check", "--from", "-", "--format", form, f"--{form}", stdin=_document())
+    by_flag = _run("check", "--from", "-", f"--{form}", stdin=_document())
+    assert by_name.stdout == by_flag.stdout
+    assert by_name.returncode == by_flag.returncode == 0
+
+
+def test_several_documents_are_one_log_with_the_worst_code(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text(_document(), encoding="utf-8")
+    (tmp_path / "bad.json").write_bytes(b"\0\1\2")
+    page = tmp_path / "report.html"
+    ran = _run("check", "--from", str(tmp_path), "--format", "sarif", "--html", str(page))
+    assert ran.returncode == 2
+    runs = json.loads(ran.stdout)["runs"]
+    assert [run["invocations"][0]["executionSuccessful"] for run in runs] == [False, True]
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<article") == 2
+    assert "neither text nor saved facts" in text
+
+
+def test_github_reads_annotations_a_summary_and_the_verdict(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
+    files["GITHUB_STEP_SUMMARY"].write_text("# Earlier\n", encoding="utf-8")
+    env = {**os.environ, **{name: str(file) for name, file in files.items()}}
+    report = b"RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."
+    ran = _run("check", "--from", "-", "--format", "github", stdin=report, env=env)
+    assert ran.returncode == 1
+    assert ran.stdout.startswith("::error title=cudadoctor%3A driver-too-old")
+    assert files["GITHUB_OUTPUT"].read_text("utf-8") == "verdict=broken\nprimary=driver-too-old\n"
+    written = files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8")
+    assert written.startswith("# Earlier\n")
+    assert "driver-too-old" in written
+    env["GITHUB_STEP_SUMMARY"] = str(tmp_path)
+    again = _run("check", "--from", "-", "--format", "github", stdin=report, env=env)
+    assert (again.returncode, again.stdout) == (1, ran.stdout)
+
+
+def test_the_schema_is_printed_without_a_check() -> None:
+    ran = _run("check", "--json-schema")
+    assert (ran.returncode, json.loads(ran.stdout)["title"]) == (0, "cudadoctor check --json")
