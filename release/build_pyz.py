@@ -50,8 +50,15 @@ def requirements(python: str, platform: str) -> list[str]:
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if uv is None:
         sys.exit("release/build_pyz.py needs uv; install it with: python -m pip install uv")
-    argv = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
-    argv += ["--python-version", python, "--python-platform", PLATFORMS[platform]]
+    argv = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    argv += [
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        python,
+        "--python-platform",
+        PLATFORMS[platform],
+    ]
     ran = subprocess.run(
         [*argv, str(ROOT / "pyproject.toml")], check=True, stdout=subprocess.PIPE, text=True
     )
@@ -62,13 +69,11 @@ def wheels_for(python: str, platform: str, folder: Path) -> list[Path]:
     """The wheels of those pins, downloaded."""
     machine = platform.removeprefix("linux-")
     tag = f"cp{python.replace('.', '')}"
-    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    argv += ["--implementation", "cp", "--python-version", python]
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    argv += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
     argv += [word for abi in (tag, "abi3", "none") for word in ("--abi", abi)]
     argv += ["--platform", f"manylinux2014_{machine}", "--platform", f"manylinux_2_17_{machine}"]
-    subprocess.run(
-        [*argv, "--dest", str(folder), *requirements(python, platform)], check=True
-    )
+    subprocess.run([*argv, "--dest", str(folder), *requirements(python, platform)], check=True)
     return sorted(folder.glob("*.whl"))
 
 

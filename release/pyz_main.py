@@ -26,13 +26,14 @@ NEEDS = {
     "    python3.12 cudadoctor.pyz check --python {python}",
 }
 BROKEN = {
-    "en": "cudadoctor.pyz cannot load its packages ({why}). Copy the file again; it may be damaged.",
+    "en": "cudadoctor.pyz cannot load its packages ({why}). Copy the file again: it may be "
+    "damaged.",
     "es": "cudadoctor.pyz no puede cargar sus paquetes ({why}). Copie el archivo de nuevo; puede "
     "estar dañado.",
 }
 NO_ROOM = {
-    "en": "cudadoctor.pyz found no folder to unpack into ({why}). Set TMPDIR to a folder with 20 MB "
-    "of free space from which programs may be loaded (not mounted noexec).",
+    "en": "cudadoctor.pyz found no folder to unpack into ({why}). Set TMPDIR to a folder with 20 "
+    "MB of free space from which programs may be loaded (not mounted noexec).",
     "es": "cudadoctor.pyz no encontró ninguna carpeta donde desempaquetar ({why}). Asigne a TMPDIR "
     "una carpeta con 20 MB libres desde la que se puedan cargar programas (montada sin noexec).",
 }

@@ -249,7 +249,7 @@ def _run(stack: Stack, image: Image) -> Iterator[str]:
     yield "    rm -f /etc/apt/apt.conf.d/docker-clean \\"
     yield "    && apt-get update \\"
     yield "    && apt-get install --yes --no-install-recommends python3 python3-venv \\"
-    yield f"    && useradd --create-home --home-dir {_HOME} --uid {_UID} --shell /bin/bash {_USER} \\"
+    yield f"    && useradd --create-home --home-dir {_HOME} --uid {_UID} {_USER} \\"
     yield f"    && install --directory --owner {_USER} --group {_USER} {_VENV} {_HOME}/.cache"
     yield ""
     yield f"USER {_UID}"
