@@ -12,6 +12,10 @@ import sys
 import zipfile
 
 try:
+    from typing import Any, Dict, Iterator, List, Optional
+except ImportError:  # Python 2
+    pass
+try:
     from shlex import quote
 except ImportError:  # Python 2
     from pipes import quote
@@ -41,15 +45,17 @@ FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 def main():
+    # type: () -> int
     with zipfile.ZipFile(HERE) as archive:
         sets = json.loads(archive.read("sets.json").decode("utf-8"))
         wheels = sets.get(this())
         if wheels is None:
             return refuse(NEEDS, **described(sets))
-        folder, lock, why = None, None, "TMPDIR"
+        folder = None  # type: Optional[str]
+        why = "TMPDIR"
         for parent in places():
             try:
-                folder, lock = made(parent)
+                folder = made(parent)
                 unpack(archive, wheels, folder)
                 break
             except OSError as error:
@@ -61,11 +67,11 @@ def main():
     try:
         return run(folder)
     finally:
-        remove(folder)
-        os.close(lock)
+        remove(folder)  # its lock ends with this process
 
 
 def this():
+    # type: () -> str
     """The key of this Python among the sets of wheels, as "cp312-linux-x86_64"."""
     implementation = {"CPython": "cp"}.get(platform.python_implementation(), "other")
     name = "{}{}{}".format(implementation, *sys.version_info[:2])
@@ -80,6 +86,7 @@ def this():
 
 
 def described(sets):
+    # type: (Dict[str, List[str]]) -> Dict[str, str]
     """What the refusal says of this Python and of those that there are wheels for."""
     keys = [key.split("-") for key in sets]
     pythons = sorted({int(python[3:]) for python, _, _ in keys})
@@ -94,6 +101,7 @@ def described(sets):
 
 
 def glibc():
+    # type: () -> Optional[str]
     try:
         return os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, OSError, ValueError):
@@ -101,16 +109,19 @@ def glibc():
 
 
 def refuse(texts, **values):
+    # type: (Dict[str, str], **object) -> int
     names = ("CUDADOCTOR_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
     chosen = [os.environ[name] for name in names if os.environ.get(name)]
     language = (chosen or ["en"])[0][:2]
     text = texts.get(language, texts["en"]).format(**values) + "\n"
-    text = text if isinstance(text, bytes) else text.encode("utf-8")  # bytes in Python 2
-    getattr(sys.stderr, "buffer", sys.stderr).write(text)
+    data = text if isinstance(text, bytes) else text.encode("utf-8")  # bytes in Python 2
+    stream = getattr(sys.stderr, "buffer", sys.stderr)  # type: Any
+    stream.write(data)
     return 2
 
 
 def places():
+    # type: () -> Iterator[str]
     """Where to unpack, the best first: programs can be loaded from there."""
     home = os.path.expanduser("~")
     named = [os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm"]
@@ -124,6 +135,7 @@ def places():
 
 
 def made(parent):
+    # type: (str) -> str
     """A new folder and a lock on it.
 
     Both are named and held as the doctor's own temporary folders are: a later start removes those
@@ -138,22 +150,24 @@ def made(parent):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         pass  # a file system without locks: nobody sweeps there either
-    return path, lock
+    return path
 
 
 def unpack(archive, wheels, folder):
+    # type: (zipfile.ZipFile, List[str], str) -> None
     for wheel in wheels:
         with archive.open("wheels/" + wheel) as stored, zipfile.ZipFile(stored) as packed:
             packed.extractall(folder)
 
 
 def run(folder):
+    # type: (str) -> int
     """Run the doctor in a child of its own, which may end in any way, and return its exit code."""
     child = os.fork()
     if child == 0:
         sys.path[0] = folder
         sys.argv[0] = "cudadoctor"
-        sys.frozen = True  # no environment is the doctor's own
+        setattr(sys, "frozen", True)  # no environment is the doctor's own
         try:
             from cudadoctor.__main__ import main as doctor
         except ImportError as error:
@@ -168,6 +182,7 @@ def run(folder):
 
 
 def remove(folder):
+    # type: (Optional[str]) -> None
     import shutil
 
     if folder:
