@@ -84,7 +84,14 @@ def main(pythons: list[str]) -> None:
             for file in (wheel, sdist):
                 venv = folder / f"{known}-{file.suffix}"
                 must(python, "-m", "venv", venv)
-                argv = [venv / "bin" / "python", "-m", "pip", "install", "-q", "--no-index"]
+                argv: list[str | Path] = [
+                    venv / "bin" / "python",
+                    "-m",
+                    "pip",
+                    "install",
+                    "-q",
+                    "--no-index",
+                ]
                 must(*OFFLINE, *argv, "--find-links", wheels, file, PIP_EXTRA_INDEX_URL="")
                 found["installed"][f"{known} {file.suffix}"] = looked(venv / "bin" / "cudadoctor")
         offline: list[str | Path] = ["--offline", "--no-index", "--find-links", wheels]
