@@ -66,7 +66,9 @@ def test_the_other_cuda_that_the_comments_name_suits_its_index_too() -> None:
 @pytest.mark.parametrize("name", ["slim", "torch"])
 def test_an_image_starts_as_the_command_without_rights_and_on_any_driver(name: str) -> None:
     body = stage(name)
-    assert 'ENTRYPOINT ["cudadoctor"]\nCMD ["check"]' in body
+    assert 'ENTRYPOINT ["cudadoctor"]\nCMD ["check"' in body
+    # The doctor's own Python behind the one that is to be examined.
+    assert re.search(r"PATH=\S*\$PATH:/opt/cudadoctor/bin", body)
     assert "NVIDIA_DISABLE_REQUIRE=1" in body
     assert "HEALTHCHECK" in body and "org.opencontainers.image.licenses" in body
     last_user = re.findall(r"(?m)^USER (\S+)$", body)[-1]
