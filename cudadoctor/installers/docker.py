@@ -29,6 +29,8 @@ _PYTHON_OF = {"ubuntu24.04": "3.12", "ubuntu22.04": "3.10", "ubuntu26.04": "3.14
 _GLIBC_OF = {"3.12": "2.39", "3.10": "2.35"}
 """glibc of the distribution with that Python, as Ubuntu's packages have it."""
 _VENV = "/opt/venv"
+_USER, _UID = "app", 10001
+_HOME = f"/{_USER}"
 _ASKS = "The image needs a driver that supports CUDA {cuda} (NVIDIA_REQUIRE_CUDA)"
 
 
@@ -188,8 +190,14 @@ def text(stack: Stack, kb: Knowledge, _: Hashes | None = None) -> str:
     runs, python = stack.driver_cuda, stack.python
     image = image_for(kb, stack.lead.cuda, runs=runs, python=python) or PLAIN
     lines = ["# syntax=docker/dockerfile:1", *heading(stack, kb, *_notes(stack, image))]
-    lines += ["", f"FROM {image.name}", "", *_run(stack, image)]
-    lines += ["", f"ENV VIRTUAL_ENV={_VENV} PATH={_VENV}/bin:$PATH"]
+    lines += ["", f"FROM {image.name}", "", *_labels(stack), "", *_run(stack, image), ""]
+    if image.cuda is not None:
+        lines += [
+            "# A container can lose its GPUs, for example when systemd is reloaded on the host.",
+            "HEALTHCHECK --interval=5m --timeout=30s --start-period=30s \\",
+            '    CMD ["nvidia-smi", "--list-gpus"]',
+        ]
+    lines += [f"WORKDIR {_HOME}", 'CMD ["python"]']
     return "\n".join(lines) + "\n"
 
 
@@ -209,8 +217,9 @@ def why_not(lead: TorchBuild, kb: Knowledge) -> OptStr:
 
 def _notes(stack: Stack, image: Image) -> Iterator[str]:
     name, cuda = stack.name, stack.lead.cuda
+    gpus = "--gpus all --shm-size=1g " if cuda else ""
     yield f"Build it with: docker build -t {name} ."
-    yield f"Use it with: docker run --rm -it {'--gpus all ' if cuda else ''}{name} python"
+    yield f"Use it with: docker run --rm -it {gpus}{name}"
     if cuda is not None and image.cuda is None:
         known = f"No suitable nvidia/cuda image is known for CUDA {cuda}. The wheels include"
         yield f"{known} their own CUDA libraries, so a plain base image is enough."
@@ -219,31 +228,46 @@ def _notes(stack: Stack, image: Image) -> Iterator[str]:
         yield f"{_ASKS.format(cuda=image.cuda)}; {more}"
 
 
+def _labels(stack: Stack) -> Iterator[str]:
+    lead = stack.lead
+    holds = f"torch {lead.torch} {f'for CUDA {lead.cuda}' if lead.cuda else 'without CUDA'}"
+    yield f'LABEL org.opencontainers.image.title="{stack.name}" \\'
+    yield f'      org.opencontainers.image.description="{holds}"'
+
+
 def _run(stack: Stack, image: Image) -> Iterator[str]:
-    """The environment and what goes into it, as one layer.
+    """The distribution's packages, then the environment, which belongs to a user without rights.
 
     With the wanted Python, by default one that the build is made for: the image's own, else one
     that uv brings.
     """
-    yield "# Versions follow the distribution of the image."
+    yield "# Package lists and archives stay in cache mounts; the base image would delete them."
+    yield "# Versions come from the distribution."
     yield "# hadolint ignore=DL3008"
-    yield "RUN apt-get update \\"
+    yield "RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \\"
+    yield "    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \\"
+    yield "    rm -f /etc/apt/apt.conf.d/docker-clean \\"
+    yield "    && apt-get update \\"
     yield "    && apt-get install --yes --no-install-recommends python3 python3-venv \\"
-    yield "    && rm -rf /var/lib/apt/lists/* \\"
+    yield f"    && useradd --create-home --home-dir {_HOME} --uid {_UID} {_USER} \\"
+    yield f"    && install --directory --owner {_USER} --group {_USER} {_VENV} {_HOME}/.cache"
+    yield ""
+    yield f"USER {_UID}"
+    yield f"ENV VIRTUAL_ENV={_VENV} PATH={_VENV}/bin:$PATH"
+    yield f"RUN --mount=type=cache,target={_HOME}/.cache/pip,uid={_UID},gid={_UID} \\"
     own = image.python if image.python in stack.pythons else stack.one_python
     python = stack.python or own
     steps = [f"python3 -m venv {_VENV}"]
     if python != image.python:
         steps = [
-            "python3 -m venv /opt/uv",
-            "/opt/uv/bin/python -m pip install --no-cache-dir 'uv>=0.5'",
-            f"/opt/uv/bin/uv venv --seed --python {python} {_VENV}",
+            f"python3 -m venv {_HOME}/.uv",
+            f"{_HOME}/.uv/bin/python -m pip install 'uv>=0.5'",
+            f"{_HOME}/.uv/bin/uv venv --seed --python {python} {_VENV}",
         ]
-    pip = f"{_VENV}/bin/python -m pip install --no-cache-dir"
     index = [f"--extra-index-url {stack.index}"] if stack.index else []
     wanted = map(shlex.quote, (*torch_lines(stack), *stack.then))
-    steps.append(" \\\n        ".join((pip, *index, *wanted)))
-    yield "    && " + " \\\n    && ".join(steps)
+    steps.append(" \\\n        ".join(("python -m pip install", *index, *wanted)))
+    yield "    " + " \\\n    && ".join(steps)
 
 
 TOOL = Tool(

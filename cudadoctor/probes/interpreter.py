@@ -111,6 +111,8 @@ def _is_own(host: Host, prefix: str) -> OptBool:
         return own
     if not prefix:
         return None
+    if getattr(sys, "frozen", False):  # cudadoctor.pyz runs in the user's Python
+        return False
     return prefix == sys.prefix or host.stat(prefix).real == host.stat(sys.prefix).real != ""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from powershell_grammar import mistakes
 from printed_scripts import without_printing
 from remedy_fixtures import never
 from scenario_reader import read_scenario, scenario_paths
@@ -62,6 +63,18 @@ def test_the_plan_of_a_scenario_is_sound_and_harmless(path: Path) -> None:
         assert not re.search(r"(?m)^\s*sudo\b", run)
         if not any(is_runnable(step) for step in steps.steps):
             assert not re.search(r"(?m)^(?!#|set -eu|\$Error|exit 1|$)", run), text
+
+
+@pytest.mark.parametrize("path", PATHS[::7], ids=lambda path: path.stem)
+def test_a_script_for_powershell_is_powershell(path: Path) -> None:
+    machine = read_scenario(path).machine
+    tables = knowledge.load()
+    diagnosis = diagnose(machine, tables)
+    steps = plan(machine, tables, diagnosis)
+    text = script(
+        steps, machine, diagnosis, shell="powershell", version="0.1.0", knowledge=tables.date
+    )
+    assert mistakes(text) == []
 
 
 @pytest.mark.skipif(not shutil.which("sh"), reason="no shell")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from powershell_grammar import commands, mistakes
 
 from cudadoctor.model.findings import (
     Confidence,
@@ -380,6 +381,12 @@ def test_powershell_doubles_every_quote_it_knows_and_checks_the_exit_code() -> N
     assert shell.quoted("") == "''"
     assert shell.variable("A", "b") == "$env:A = 'b'"
     assert shell.variable("A", None) == "Remove-Item Env:A -ErrorAction SilentlyContinue"
+
+
+def test_hostile_words_are_words_of_one_command_in_powershell() -> None:
+    text = PowerShell().command(typed("C:\\a b\\python.exe", *HOSTILE))
+    assert mistakes(text) == []
+    assert commands(text) == 1
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
