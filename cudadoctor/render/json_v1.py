@@ -77,6 +77,7 @@ def _finding(finding: Finding, of: Plan) -> Json:
         "cites": list(finding.cites),
         "because_of": list(finding.because_of),
         "remedies": [remedy.id for remedy in finding.remedies if remedy.id in planned],
+        "docs": f"docs/causes/{finding.cause}.md",
     }
 
 

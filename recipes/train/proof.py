@@ -65,7 +65,7 @@ class Proof:
         return getattr(self.__dict__["options"], size)
 
     def technique(self, with_it: T, *, instead: T) -> T:
-        """The technique, or what stands in its place with --off."""
+        """The technique, or its replacement with --off."""
         return instead if self.off else with_it
 
     def same(self, held: object, text: str) -> None:
