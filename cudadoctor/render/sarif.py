@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from cudadoctor import __version__
 from cudadoctor.locale.language import Language
 from cudadoctor.model.findings import Confidence, Finding, Severity
 from cudadoctor.model.machine import Json
@@ -34,7 +33,7 @@ def report(checks: Sequence[Checked]) -> str:
 
 def _run(checked: Checked) -> Json:
     shown = checked.shown
-    driver: Json = {"name": "cudadoctor", "version": __version__, "rules": []}
+    driver: Json = {"name": "cudadoctor", "rules": []}
     run: Json = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": []}
     if checked.name is not None:
         run["automationDetails"] = {"id": f"cudadoctor/{_uri(checked.name)}/"}
@@ -45,6 +44,7 @@ def _run(checked: Checked) -> Json:
         ]
         driver["notifications"] = [_notified("unreadable", "The document cannot be read")]
         return run
+    driver["version"] = shown.version
     diagnosis = shown.diagnosis
     causes = list(dict.fromkeys(finding.cause for finding in diagnosis.findings))
     driver["rules"] = [_rule(cause, shown) for cause in causes]
