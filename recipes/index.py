@@ -92,6 +92,8 @@ Scripts and files that you can copy into your own project:
 {variants}.
 - [cluster/](cluster) contains job files for Slurm, Open MPI and Kubernetes that check the hosts of
   a job before it trains on them.
+- [action/](action) contains a GitHub Action that checks a runner before a job trains on it, and
+  shows the result in the job summary.
 - [triage/](triage) contains a GitHub Action that replies to issues about GPUs with the cause and
   the fix.
 

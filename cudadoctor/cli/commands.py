@@ -60,7 +60,12 @@ def check(options: Options) -> int:
     if options.saved:
         return _check_saved(options)
     if "TORCHELASTIC_RUN_ID" in os.environ and is_one_of_many():
-        return cluster(options)
+        if is_gathered(options):
+            refuse(
+                "under torchrun, check does the same as cudadoctor cluster, which has no --format "
+                "and no --html"
+            )
+        return cluster(replace(options, as_json=options.form == "json"))
     started = monotonic()
     machine = this_machine(options)
     code, shown = _checked(Source(machine, seconds=monotonic() - started), options)

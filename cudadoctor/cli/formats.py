@@ -12,7 +12,7 @@ from cudadoctor import pipeline
 from cudadoctor.cli.looking import note
 from cudadoctor.cli.options import Options
 from cudadoctor.cli.output import replaced, written
-from cudadoctor.cli.speech import current, say
+from cudadoctor.cli.speech import code, current, say
 from cudadoctor.render import Checked
 
 
@@ -22,7 +22,7 @@ def write(checks: Sequence[Checked], options: Options) -> None:
     if options.html is not None:
         from cudadoctor.render import html
 
-        replaced(html.page(_spoken(shared), current()), options.html)
+        replaced(html.page(_spoken(shared), current(), code()), options.html)
     if (form := _FORMS.get(options.form)) is not None:
         form(shared, options)
 

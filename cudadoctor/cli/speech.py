@@ -42,6 +42,11 @@ def speak(name: str) -> None:
     _chosen[:] = [name]
 
 
+def code() -> str:
+    """The code of the language that is spoken, for documents that name theirs."""
+    return _name()
+
+
 def current(*parts: str) -> Language:
     """The language that is spoken, with further tables where a command needs them."""
     from cudadoctor.locale.language import language

@@ -34,8 +34,11 @@ def report(checks: Sequence[Checked]) -> str:
 def _run(checked: Checked) -> Json:
     shown = checked.shown
     driver: Json = {"name": "cudadoctor", "rules": []}
+<<<<<<< HEAD
     if shown is not None:
         driver["version"] = shown.version
+=======
+>>>>>>> formats19
     run: Json = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": []}
     if checked.name is not None:
         run["automationDetails"] = {"id": f"cudadoctor/{_uri(checked.name)}/"}
@@ -46,6 +49,7 @@ def _run(checked: Checked) -> Json:
         ]
         driver["notifications"] = [_notified("unreadable", "The document cannot be read")]
         return run
+    driver["version"] = shown.version
     diagnosis = shown.diagnosis
     causes = list(dict.fromkeys(finding.cause for finding in diagnosis.findings))
     driver["rules"] = [_rule(cause, shown) for cause in causes]

@@ -473,8 +473,11 @@ def test_github_reads_annotations_a_summary_and_the_verdict(tmp_path: Path) -> N
     assert written.startswith("# Earlier\n")
     assert "driver-too-old" in written
     env["GITHUB_STEP_SUMMARY"] = str(tmp_path)
-    again = _run("check", "--from", "-", "--format", "github", stdin=report, env=env)
-    assert (again.returncode, again.stdout) == (1, ran.stdout)
+    page = tmp_path / "page.html"
+    words = ("--format", "github", "--html", str(page), "--lang", "es")
+    again = _run("check", "--from", "-", *words, stdin=report, env=env)
+    assert (again.returncode, again.stdout[:40]) == (1, ran.stdout[:40])
+    assert '<html lang="es">' in page.read_text(encoding="utf-8")
 
 
 def test_the_schema_is_printed_without_a_check() -> None:
