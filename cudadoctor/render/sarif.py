@@ -34,11 +34,6 @@ def report(checks: Sequence[Checked]) -> str:
 def _run(checked: Checked) -> Json:
     shown = checked.shown
     driver: Json = {"name": "cudadoctor", "rules": []}
-<<<<<<< HEAD
-    if shown is not None:
-        driver["version"] = shown.version
-=======
->>>>>>> formats19
     run: Json = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": []}
     if checked.name is not None:
         run["automationDetails"] = {"id": f"cudadoctor/{_uri(checked.name)}/"}
