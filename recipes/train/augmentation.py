@@ -5,10 +5,11 @@ labels. RandAugment applies a few randomly chosen operations (shift, rotation, b
 on) of one common strength to every image. Both run on whole batches here, on a CPU or a GPU.
 
 When it helps: you have few samples, and the model fits the training data perfectly while the
-validation loss rises. Mixup keeps the model from being overconfident; RandAugment shows it what
-must not matter.
+validation loss rises. RandAugment shows the model what must not matter. Mixup keeps it from
+memorizing labels, some of which are wrong in most data.
 
-When it hurts: with plenty of data or few epochs, augmentation only slows down learning. An
+When it hurts: with plenty of data or few epochs, augmentation only slows down learning. With few
+but clean labels, Mixup can raise the validation loss: try it with --wrong 0 (percent). An
 operation that changes the label does harm: flipped digits, rotated road signs, colors of fruit.
 Mixup blurs small objects and is not meant for detection or segmentation. Augmentation on the CPU
 can starve the GPU (dataloader.py).
@@ -84,8 +85,8 @@ CLASSES, SIZE = 10, 16
 Data = tuple[torch.Tensor, torch.Tensor]
 
 
-def images(count: int, seed: int, device: str) -> Data:
-    """Ten blurred glyphs, each turned and shifted at random, in noise."""
+def images(count: int, seed: int, wrong: float, device: str) -> Data:
+    """Ten blurred glyphs, each turned and shifted at random, in noise; some labels are wrong."""
     shapes = torch.Generator().manual_seed(7)
     coarse = torch.randn(CLASSES, 1, 5, 5, generator=shapes)
     glyphs = functional.interpolate(coarse, (SIZE, SIZE), mode="bilinear")
@@ -97,7 +98,9 @@ def images(count: int, seed: int, device: str) -> Data:
         torch.stack(rows, 1).view(-1, 2, 3), [count, 1, SIZE, SIZE], align_corners=False
     )
     x = functional.grid_sample(glyphs[y], grid, align_corners=False)
-    return (x + 0.5 * torch.randn(x.shape, generator=draw)).to(device), y.to(device)
+    x = x + 0.5 * torch.randn(x.shape, generator=draw)
+    y = torch.where(torch.rand(count, generator=draw) < wrong, y[torch.randperm(count)], y)
+    return x.to(device), y.to(device)
 
 
 def network(device: str) -> torch.nn.Sequential:
@@ -132,7 +135,8 @@ def judged(model: Any, fresh: Data) -> tuple[float, float]:
 
 
 def prove(proof: Proof) -> None:
-    few, fresh = images(proof.samples, 1, proof.device), images(3_000, 2, proof.device)
+    few = images(proof.samples, 1, proof.wrong / 100, proof.device)
+    fresh = images(3_000, 2, 0.0, proof.device)
     changes = {
         "none": same_images,
         "Mixup": lambda x, y: mixup(x, y, CLASSES),
@@ -163,4 +167,4 @@ def prove(proof: Proof) -> None:
 
 
 if __name__ == "__main__":
-    main(__doc__, prove, steps=(400, 200), samples=200)
+    main(__doc__, prove, steps=(400, 200), samples=200, wrong=20)
