@@ -59,6 +59,8 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 # --- Copy from here ------------------------------------------------------------------------------
 
@@ -136,10 +138,8 @@ def work(folder: str, device: str, steps: int, dies_at: int, off: bool) -> None:
     dist.destroy_process_group()
 
 
-def launched(processes: int, device: str, *args: Any) -> None:
+def launched(processes: int, folder: str, device: str, *args: Any) -> None:
     """What torchrun --standalone --nproc-per-node=N --max-restarts=1 does, with a function."""
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     forks = device == "cpu" and sys.platform == "linux"  # they share the import of torch
     config = LaunchConfig(
         min_nodes=1,
@@ -151,8 +151,9 @@ def launched(processes: int, device: str, *args: Any) -> None:
         rdzv_endpoint="localhost:0",
         run_id=str(os.getpid()),
         start_method="fork" if forks else "spawn",
+        logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
     )
-    elastic_launch(config, work)(*args)
+    elastic_launch(config, work)(folder, device, *args)
 
 
 def steps_of(folder: str) -> list[tuple[int, int, float]]:
@@ -167,7 +168,7 @@ def prove(proof: Proof) -> None:
     processes = torch.cuda.device_count() if proof.device == "cuda" else 2
     if processes < 2:
         skip("this needs at least two GPUs; to try it on a CPU, pass --device cpu")
-    never, dies_at = -1, proof.steps // 2 + 1
+    never, dies_at = -1, proof.steps // 2 + 2
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as broken:
         launched(processes, whole, proof.device, proof.steps, never, proof.off)
         if Path(whole, "refused").exists():
