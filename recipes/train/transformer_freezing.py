@@ -37,7 +37,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from proof import Batch, Proof, main, operators_seen, saved_bytes
+from proof import Batch, Proof, main, operations_seen, saved_bytes
 
 # --- Copy from here ------------------------------------------------------------------------------
 
@@ -132,9 +132,9 @@ def prove(proof: Proof) -> None:
         freeze(blocks, last)
         before = [[weight.detach().clone() for weight in b.parameters()] for b in blocks]
         kept.append(saved_bytes(lambda: model(batches[0][0]), model.parameters()))
-        with operators_seen() as seen:
+        with operations_seen() as seen:
             list(steps(model, optimizer, batches[:1]))
-        norms.append(seen.count("aten.native_layer_norm_backward"))
+        norms.append(seen.names.count("aten::native_layer_norm_backward"))
         changes = [largest_change(block, old) for block, old in zip(blocks, before, strict=True)]
         learned.append([number for number, change in enumerate(changes, 1) if change])
         moments.append(state_bytes(optimizer))
