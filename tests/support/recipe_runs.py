@@ -37,6 +37,19 @@ flex.create_block_mask = lambda mask, *args, **options: made(
 )
 """
 SWITCHED_OFF: dict[str, str] = {
+    "gpu_against_cpu": (
+        "torch.nn.Module.to = torch.Tensor.to = lambda self, *args, **options: self"
+    ),
+    "inplace_and_init": "torch.nn.init.kaiming_normal_ = lambda tensor, *args, **options: tensor",
+    "monitoring": (
+        "import threading;"
+        " threading.Thread.start = threading.Thread.join = lambda self, *args: None"
+    ),
+    "pruning": (
+        "import torch.nn.utils.prune as prune;"
+        " prune.global_unstructured = prune.custom_from_mask = lambda *args, **options: None"
+    ),
+    "transformer_freezing": "torch.nn.Module.requires_grad_ = lambda self, *args: self",
     "notebook_images": "torch.optim.Optimizer.load_state_dict = lambda *a, **k: None",
     "largest_batch": "import copy; copy.deepcopy = lambda x, *a: x",
     "profiling": "torch.profiler.profile = lambda **k: contextlib.nullcontext()",
