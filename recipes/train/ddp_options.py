@@ -42,7 +42,6 @@ Troubleshooting:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -140,7 +139,7 @@ def sent(profile: Any) -> list[tuple[str, int]]:
 
 
 def work(rank: int, world: int, device: str, steps: int, off: bool) -> Any:
-    ways = [(plain, accumulate_plain)]
+    ways: list[tuple[Any, Any]] = [(plain, accumulate_plain)]
     ways += ways if off else [(distributed, accumulate)]
     return [train(rank, device, steps, *way, unused) for unused in (False, True) for way in ways]
 

@@ -10,9 +10,9 @@ or newer), the linear layers are wide (several thousand inputs and outputs, and 
 step), and the model is compiled: torch.compile fuses scaling and rounding with other operations.
 
 When it hurts: without torch.compile, or with narrow layers, scaling and rounding take more time
-than fp8 saves. Training needs about the same memory, because the weights and most of what backward()
-needs stay in bf16. Each product carries an error of a few percent; the losses of a long run can
-drift. On older GPUs it does not run at all. On a CPU it runs, but only to try it out.
+than fp8 saves. Training needs about the same memory, because the weights and most of what
+backward() needs stay in bf16. Every product has an error of a few percent; the losses of a long run
+can drift. fp8 does not run on older GPUs. On a CPU it runs, but only to try it out.
 
 How to check: profile a step and look for aten::_scaled_mm in place of aten::mm, compare the loss
 curve with bf16, and measure the time per step of the compiled model. torchao must be installed (pip
@@ -104,7 +104,7 @@ def prove(proof: Proof) -> None:
         torch._scaled_mm(eye, eye.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     except (RuntimeError, NotImplementedError) as refused:
         skip(f"torch {torch.__version__} cannot multiply in fp8 on this device ({refused})")
-    convert = proof.technique(in_fp8, instead=lambda model: model)
+    convert: Any = proof.technique(in_fp8, instead=lambda model: model)
     plain = network(proof.width, device)
     in_bf16 = proof.train("bf16", train(plain, proof.steps, proof.width, device))
     model = convert(network(proof.width, device))

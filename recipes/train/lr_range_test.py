@@ -114,7 +114,8 @@ def final(batches: list[Batch], lr: float, device: str) -> float:
 
 
 def prove(proof: Proof) -> None:
-    device, find = proof.device, proof.technique(lr_range_test, instead=fixed_rate)
+    device = proof.device
+    find: Any = proof.technique(lr_range_test, instead=fixed_rate)
     scale = proof.technique(scaled_lr, instead=same_rate)
     batches = stream(proof.samples, SMALL, device)
     model, used = perceptron(WIDTH, device), list[float]()
