@@ -134,7 +134,7 @@ def judged(model: Any, fresh: Data) -> tuple[float, float]:
 
 
 def prove(proof: Proof) -> None:
-    few, fresh = images(proof.samples, 1, proof.device), images(3_000, 2, proof.device)
+    few, fresh = images(proof.samples, 1, proof.device), images(1_500, 2, proof.device)
     changes = {
         "none": same_images,
         "Mixup": lambda x, y: mixup(x, y, CLASSES),
@@ -146,7 +146,7 @@ def prove(proof: Proof) -> None:
         model.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0]))
         used = proof.technique(change, instead=same_images)
         losses[name] = proof.train(name, train(model, few, proof.steps, used))
-        nearest = torch.cdist(torch.cat(seen[:20]).flatten(1), few[0].flatten(1)).min(1)[0]
+        nearest = torch.cdist(torch.cat(seen[:5]).flatten(1), few[0].flatten(1)).min(1)[0]
         new[name] = float((nearest > 0.5).float().mean())
         results[name] = judged(model, fresh)
         print(f"{'':<24} validation loss {results[name][0]:.3f}, accuracy {results[name][1]:.1%}")
@@ -165,4 +165,4 @@ def prove(proof: Proof) -> None:
 
 
 if __name__ == "__main__":
-    main(__doc__, prove, steps=(300, 150), samples=300)
+    main(__doc__, prove, steps=(300, 120), samples=300)

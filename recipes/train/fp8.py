@@ -11,8 +11,8 @@ step), and the model is compiled: torch.compile fuses scaling and rounding with 
 
 When it hurts: without torch.compile, or with narrow layers, scaling and rounding take more time
 than fp8 saves. Training needs about the same memory, because the weights and most of what
-backward() needs stay in bf16. Each product carries an error of a few percent; the losses of a long
-run can drift. On older GPUs it does not run at all. On a CPU it runs, but only to try it out.
+backward() needs stay in bf16. Every product has an error of a few percent; the losses of a long run
+can drift. fp8 does not run on older GPUs. On a CPU it runs, but only to try it out.
 
 How to check: profile a step and look for aten::_scaled_mm in place of aten::mm, compare the loss
 curve with bf16, and measure the time per step of the compiled model. torchao must be installed (pip
@@ -83,10 +83,6 @@ def train(model: Any, steps: int, width: int, device: str) -> Any:
         yield loss.detach()
 
 
-def in_bf16(model: Any) -> Any:
-    return model
-
-
 def fp8_products(model: Any, width: int, device: str) -> int:
     """How many matrix multiplications of one step had inputs in fp8."""
     with torch.profiler.profile() as profile:
@@ -108,12 +104,12 @@ def prove(proof: Proof) -> None:
         torch._scaled_mm(eye, eye.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     except (RuntimeError, NotImplementedError) as refused:
         skip(f"torch {torch.__version__} cannot multiply in fp8 on this device ({refused})")
-    convert = proof.technique(in_fp8, instead=in_bf16)
+    convert: Any = proof.technique(in_fp8, instead=lambda model: model)
     plain = network(proof.width, device)
-    plain_run = proof.train("bf16", train(plain, proof.steps, proof.width, device))
+    in_bf16 = proof.train("bf16", train(plain, proof.steps, proof.width, device))
     model = convert(network(proof.width, device))
     ours = proof.train("fp8", train(model, proof.steps, proof.width, device))
-    off = abs(ours[-1] - plain_run[-1]) / plain_run[0]
+    off = abs(ours[-1] - in_bf16[-1]) / in_bf16[0]
     proof.same(
         off <= TOLERANCE and ours[-1] < 0.9 * ours[0],
         f"the final loss is within {off:.1%} of bf16, relative to the first"

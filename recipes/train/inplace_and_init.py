@@ -37,6 +37,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from functools import partial
+
 import torch
 from proof import Proof, labeled, main, peak_bytes, saved_bytes, train_plain
 
@@ -102,11 +104,11 @@ def in_place(proof: Proof) -> None:
             model(x).square().mean().backward()
 
         step()  # the gradients exist before we count
-        kept.append(saved_bytes(lambda model=model: model(x), [x, *model.parameters()]))
+        kept.append(saved_bytes(partial(model, x), [x, *model.parameters()]))
         in_training.append(peak_bytes(step, proof.device))
         with torch.no_grad():
             results.append(model(x))
-            peaks.append(peak_bytes(lambda model=model: model(x), proof.device))
+            peaks.append(peak_bytes(partial(model, x), proof.device))
         print(
             f"{name:<14} kept for backward() {kept[-1]} bytes, peak in training"
             f" {in_training[-1]} bytes, without gradients {peaks[-1]} bytes"

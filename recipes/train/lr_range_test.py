@@ -24,7 +24,7 @@ Troubleshooting:
   here.
 - The range test shows no minimum: start lower and end higher (1e-7 to 10).
 - Training after the range test starts with bad weights: restore the state of the model and create
-  a new optimizer, as below. BatchNorm statistics are part of the state.
+  the optimizer anew, as below. BatchNorm statistics are part of the state.
 - The loss is worse with more GPUs: under DDP, the batch of a step is the batch of one process times
   the number of processes. Scale the learning rate.
 - A larger batch needs more epochs to the same loss: the rate was not scaled, or the batch is above
@@ -114,7 +114,8 @@ def final(batches: list[Batch], lr: float, device: str) -> float:
 
 
 def prove(proof: Proof) -> None:
-    device, find = proof.device, proof.technique(lr_range_test, instead=fixed_rate)
+    device = proof.device
+    find: Any = proof.technique(lr_range_test, instead=fixed_rate)
     scale: Any = proof.technique(scaled_lr, instead=same_rate)
     batches = stream(proof.samples, SMALL, device)
     model, used = perceptron(WIDTH, device), list[float]()

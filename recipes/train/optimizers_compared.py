@@ -48,7 +48,7 @@ class Lion(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
         super().__init__(weights, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def step(self, _closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # noqa: ARG002
         for group in self.param_groups:
             for weight in (w for w in group["params"] if w.grad is not None):
                 mean = self.state[weight].setdefault("mean", torch.zeros_like(weight))
@@ -101,13 +101,13 @@ def lion(model: Any, lr: float) -> list[Any]:
 
 
 def muon(model: Any, lr: float) -> list[Any]:
-    rest = [*[*model[0].parameters(recurse=False)][1:], *model[-1].parameters()]
+    rest = [model[0].bias, *model[-1].parameters()]
     hidden = torch.optim.Muon([model[0].weight], lr=lr, adjust_lr_fn="match_rms_adamw")
     return [hidden, torch.optim.AdamW(rest, lr=lr)]
 
 
 def first_move(make: Any, device: str) -> tuple[float, float]:
-    """The first update: its parallel share of the gradient, and how even its sizes are."""
+    """The cosine of the first update and the gradient; how equal the steps of all weights are."""
     model = perceptron(WIDTH, device)
     x, y = labeled(1, WIDTH, device)[0]
     torch.nn.functional.cross_entropy(model(x), y).backward()

@@ -36,6 +36,39 @@ flex.create_block_mask = lambda mask, *args, **options: made(
     lambda b, h, query, key: query >= key, *args, **options
 )
 """
+PLAIN_DDP = """
+import torch.nn.parallel as parallel
+class Plain(parallel.DistributedDataParallel):
+    def __init__(self, model, **options):
+        super().__init__(model, find_unused_parameters=True)
+    def no_sync(self):
+        return contextlib.nullcontext()
+    def register_comm_hook(self, state, hook):
+        pass
+parallel.DistributedDataParallel = Plain
+"""
+PLAIN_LOSS = """
+import torch.utils.data as data
+plain = torch.nn.functional.cross_entropy
+def without(scores, labels, weight=None, label_smoothing=0.0, **options):
+    return plain(scores, labels, **options)
+torch.nn.functional.cross_entropy = without
+data.WeightedRandomSampler = lambda weights, count: data.RandomSampler(range(count))
+"""
+NO_8_BITS = """
+with contextlib.suppress(ImportError):
+    import bitsandbytes.optim
+    bitsandbytes.optim.AdamW8bit = torch.optim.AdamW
+"""
+NO_FP8 = """
+with contextlib.suppress(ImportError):
+    import torchao.float8
+    torchao.float8.convert_to_float8_training = lambda model, **options: model
+"""
+NO_MUON = """
+if hasattr(torch.optim, "Muon"):
+    torch.optim.Muon = lambda weights, lr, **options: torch.optim.AdamW(weights, lr=lr)
+"""
 SWITCHED_OFF: dict[str, str] = {
     "gpu_against_cpu": (
         "torch.nn.Module.to = torch.Tensor.to = lambda self, *args, **options: self"
@@ -77,8 +110,14 @@ SWITCHED_OFF: dict[str, str] = {
     "amp_bf16": "torch.autocast = lambda *args, **options: contextlib.nullcontext()",
     "amp_fp16": "torch.autocast = lambda *args, **options: contextlib.nullcontext()",
     "attention": ATTENTION_BY_HAND,
+    "augmentation": "torch.distributions.Beta.sample = lambda self, shape: torch.ones(shape)",
     "dataloader": OTHER_LOADER,
     "ddp": "torch.nn.parallel.DistributedDataParallel = lambda model, *args, **options: model",
+    "ddp_options": PLAIN_DDP,
+    "distributed_checkpoint": (
+        "import torch.distributed.checkpoint as dcp; dcp.save = lambda *args, **options: None"
+    ),
+    "fp8": NO_FP8,
     "freezing": "torch.nn.Module.requires_grad_ = torch.nn.Module.eval = lambda self, *args: self",
     "fsdp2": (
         "import torch.distributed.fsdp as fsdp; fsdp.fully_shard = lambda model, **options: model"
@@ -86,6 +125,12 @@ SWITCHED_OFF: dict[str, str] = {
     "linear_cross_entropy": (
         "f = torch.nn.functional; f.linear_cross_entropy = "
         "lambda x, w, y, **options: f.cross_entropy(x @ w.T, y)"
+    ),
+    "losses": PLAIN_LOSS,
+    "low_bit_optimizers": NO_8_BITS,
+    "muon": NO_MUON,
+    "optimizers_compared": (
+        "torch.optim.AdamW = lambda weights, lr: torch.optim.SGD(weights, lr=lr, momentum=0.9)"
     ),
     "regional_compile": "torch.nn.Module.compile = lambda self, **options: None",
     "selective_checkpointing": (
@@ -97,7 +142,7 @@ SWITCHED_OFF: dict[str, str] = {
     "torch_compile": "torch.compile = lambda model, **options: model",
 }
 """Recipe -> code that makes what its technique calls do nothing."""
-OWN_CODE = ("sequence_length", "synchronizations")
+OWN_CODE = ("lr_range_test", "sequence_length", "streaming_data", "synchronizations", "time_left")
 """Recipes whose technique calls no library: only --off switches them off."""
 FOR_GPUS = ("cuda_graphs", "prefetch")
 """Recipes that are skipped on a CPU; tests/recipes/cuda_stand_in.py stands in for their GPU."""
