@@ -96,7 +96,7 @@ dd { margin: 0; min-width: 0; }
   position: absolute; left: 2.4rem; bottom: -1.95rem; color: var(--error); font-weight: 600;
 }
 .layer { font-weight: 600; min-width: 10rem; }
-.version { flex: 1 1 12rem; }
+.version { flex: 1 1 12rem; min-width: 0; overflow-wrap: anywhere; }
 .against { color: var(--error); font-weight: 600; flex: 1 1 100%; }
 .mismatch { margin: .4rem 0; }
 @media (min-width: 48rem) { .stack { max-width: 40rem; } }
