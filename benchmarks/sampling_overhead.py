@@ -37,7 +37,7 @@ from cudadoctor.bench import script
 from cudadoctor.bench.script import starved
 
 BAR = 0.01
-FIRST_S = 40.0
+FIRST_S, STEADY_S = 75.0, 60.0
 LOOP = """
 import mmap, os, sys, time
 # The sampler takes what has mapped such a file for a training, and looks at its stacks.
@@ -118,12 +118,14 @@ def measured(pairs: int, seconds: float, loops: int, folder: Path) -> dict[str, 
     loop = Loop(loops, folder / "libtorch.so")
     time.sleep(2.0)
     sampler = script.Sampler(loop.child.pid)
-    # The looks at stacks of the first half minute are a credit, spent once in each run.
+    # The first looks at stacks are a credit, spent once in each run.
     time.sleep(FIRST_S)
     fixed = spent_s(sampler.pid)
+    # What it takes is measured without stops: it is allowed a share of the time that passes.
+    time.sleep(STEADY_S)
+    used = spent_s(sampler.pid) - fixed
     walls: list[float] = []
     cpus: list[float] = []
-    before = time.monotonic()
     try:
         for _ in range(pairs):
             order = drawn.choice([(True, False), (False, True)])
@@ -131,14 +133,11 @@ def measured(pairs: int, seconds: float, loops: int, folder: Path) -> dict[str, 
             walls.append(rate(turns[True], 1) / rate(turns[False], 1))
             cpus.append(rate(turns[True], 2) / rate(turns[False], 2))
         os.kill(sampler.pid, signal.SIGCONT)
-        lasted = time.monotonic() - before
-        used = spent_s(sampler.pid) - fixed
         figures = starved.figures(sampler.end())
     finally:
         loop.end()
-    on_s = lasted - pairs * seconds
     wall, cpu = interval(walls), interval(cpus)
-    share = used / on_s
+    share = used / STEADY_S
     return {
         "loops": loops,
         "pairs": pairs,
@@ -151,7 +150,7 @@ def measured(pairs: int, seconds: float, loops: int, folder: Path) -> dict[str, 
         "first_s": FIRST_S,
         "first_cpu_s": round(fixed, 2),
         "sampler_cpu_s": round(used, 2),
-        "sampler_on_s": round(on_s, 1),
+        "sampler_on_s": STEADY_S,
         "sampler_share_of_a_core": round(share, 5),
         "wall_decides": wall[1] - wall[0] < BAR,
         "cpu_bound": round(share + max(0.0, statistics.median(cpus) - 1), 5),

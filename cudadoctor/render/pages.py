@@ -221,7 +221,8 @@ def commands() -> dict[str, tuple[Commands, ...]]:
 
 def title_of(cause: str, say: Language) -> str:
     """A cause in a few words, without the values of any machine."""
-    return say(explained().causes[cause].title)
+    known = explained().causes.get(cause)
+    return say(known.title) if known else cause  # a plugin's
 
 
 def listing(say: Language | None = None) -> str:

@@ -24,6 +24,7 @@ from cudadoctor.model.findings import (
     Diagnosis,
     Evidence,
     Finding,
+    Plugged,
     Severity,
     Standing,
     Undecided,
@@ -44,12 +45,13 @@ def diagnose(
     knowledge: Knowledge,
     rules: Iterable[Rule] | None = None,
     ignore: Collection[str] = (),
+    plugged: Plugged = Plugged(),
 ) -> Diagnosis:
     """What is wrong with this machine, in causal order, and what could not be told.
 
-    ignore: causes that the user does not want to hear of.
+    ignore: causes that the user does not want to hear of. plugged: what the rules of plugins said.
     """
-    said = by_rules(machine, knowledge, rules, ignore)
+    said = by_rules(machine, knowledge, rules, ignore, plugged)
     return _weighed(said, machine, knowledge, ignore) if machine.look == "report" else said
 
 
@@ -58,6 +60,7 @@ def by_rules(
     knowledge: Knowledge,
     rules: Iterable[Rule] | None = None,
     ignore: Collection[str] = (),
+    plugged: Plugged = Plugged(),
 ) -> Diagnosis:
     """What the rules alone say, without the words of a report."""
     found = []
@@ -79,7 +82,7 @@ def by_rules(
             stated |= {rule.name} if answer else set()
         if answer is None and missing is not None:
             if rule.cause not in ignore:
-                undecided.append(_undecided(rule, missing, machine))
+                undecided.append(undecided_of(rule, missing, machine))
             continue
         if rule.cause in ignore or (rule.cause == "unknown" and ignored_found):
             ignored_found = ignored_found or answer is not None
@@ -87,7 +90,10 @@ def by_rules(
             if not pasted or _needs_facts(rule, knowledge):
                 passed.append(rule.cause)
         else:
-            found.append(_finding(rule, answer, machine))
+            found.append(finding_of(rule, answer, machine))
+    found += [finding for finding in plugged.findings if finding.cause not in ignore]
+    passed += [cause for cause in plugged.passed if cause not in ignore]
+    undecided += [gap for gap in plugged.undecided if gap.cause not in ignore]
     if pasted:
         found = _beside_the_complaint(found, machine, knowledge)
     explained = _rooted(_explained(found))
@@ -167,7 +173,7 @@ _OF_EVERY_BUILD: dict[str, tuple[OptStr, str]] = {
 several that all lead there."""
 
 
-def _finding(rule: Rule, found: Found, machine: Machine) -> Finding:
+def finding_of(rule: Rule, found: Found, machine: Machine) -> Finding:
     """because_of: all causes that may explain it away."""
     values = {name: _text(value) for name, value in found.values.items()}
     templates = (found.title or rule.title, found.why or rule.why)
@@ -211,7 +217,7 @@ def _evidence(path: str, machine: Machine) -> Evidence:
     return Evidence(fact=path, value=shown, source=origin_of(machine, path))
 
 
-def _undecided(rule: Rule, missing: NotKnown, machine: Machine) -> Undecided:
+def undecided_of(rule: Rule, missing: NotKnown, machine: Machine) -> Undecided:
     gap = gap_of(machine, missing.fact)
     return Undecided(
         cause=rule.cause,

@@ -27,8 +27,10 @@ MOST_PROCESSES, MOST_THREADS = 256, 256
 SHARE, CREDIT_S = 0.003, 0.02
 """Of one core at most, beyond so many seconds: a short script is sampled as often as a long one,
 and where a sample costs more, a long one has fewer of them."""
-STACKS_SHARE, STACKS_CREDIT_S = 0.003, 0.8
+STACKS_SHARE, STACKS_CREDIT_S = 0.002, 0.8
 """Likewise of the stacks: a look costs about 15 ms, so the credit holds for about 50."""
+BEFORE_S = 2.0
+"""Between two looks before a training is seen, at most."""
 STACKS_LIMIT_S = 10.0
 TRAINING = ("/torch/optim/", "/torch/autograd/", "/torch/nn/modules/", "/torch/utils/data/")
 MOST_FRAMES, MOST_FAILURES = 80, 4
@@ -498,7 +500,10 @@ class Stacks:
             if self.failed[pid] == MOST_FAILURES:
                 say("no-stacks", pid=pid, worker=worker, why=error[:400])
         files = {frame[0] for thread in found for frame in thread["frames"]}
-        self.trained = self.trained or any(part in file for part in TRAINING for file in files)
+        # An import of torch runs through its files, too.
+        imports = any(file.startswith("<frozen importlib") for file in files)
+        trains = any(part in file for part in TRAINING for file in files)
+        self.trained = self.trained or (trains and not imports)
         return any(file.endswith("torch/utils/data/dataloader.py") for file in files)
 
     def line_of(self, thread: dict[str, Any], pid: int) -> dict[str, Any] | None:
@@ -520,20 +525,24 @@ def watch_stacks(tree: Tree, program: str, period: float) -> None:
     import resource
 
     stacks, turn = Stacks(program), 0
-    began = time.monotonic()
+    began, before = time.monotonic(), 0.0
     while not OVER.wait(period):
         training, loading = tree.training, tree.loading
         if not training:
-            began = time.monotonic()  # the credit is for the training
             continue
         turn += 1
         waits = stacks.look(training[turn % len(training)], worker=False)
         if waits and loading:
             stacks.look(loading[turn % len(loading)], worker=True)
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        owed = (used.ru_utime + used.ru_stime - STACKS_CREDIT_S) / STACKS_SHARE
-        # Until the training is seen the credit is not spent at once: an import takes long.
-        OVER.wait(max(0.0 if stacks.trained else period, owed - (time.monotonic() - began)))
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = children.ru_utime + children.ru_stime
+        if not stacks.trained:
+            # An import or a download may take long, and the credit is for the training.
+            began, before = time.monotonic(), used
+            OVER.wait(min(BEFORE_S, turn * 0.05))
+            continue
+        owed = (used - before - STACKS_CREDIT_S) / STACKS_SHARE - (time.monotonic() - began)
+        OVER.wait(max(0.0, owed))
 
 
 def main(root: int, period: float, folder: str, spy: str) -> None:
