@@ -73,6 +73,11 @@ def asked(change: Change) -> Iterator[tuple[SymptomRow, str, bool]]:
                 yield row, change(text), number == 0
 
 
+def example(key: str) -> str:
+    """The example of a row."""
+    return symptoms().by_key[key].example
+
+
 def main() -> None:
     kb = knowledge.load()
     search("warm up", kb)
@@ -96,6 +101,15 @@ def main() -> None:
             for kind, (texts, first, three) in counts.items()
         }
         print(change.__name__, result[change.__name__], flush=True)
+    halves = [
+        {
+            key
+            for kind, key, text, _, _ in missed
+            if kind == half.__name__ and text == half(example(key))
+        }
+        for half in (first_half, second_half)
+    ]
+    result["examples_missed_by_both_halves"] = len(halves[0] & halves[1])
     result["median_ms"] = round(median(seconds) * 1000, 1)
     result["missed"] = [f"{kind} {key}: {text}" for kind, key, text, _, _ in missed]
     RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

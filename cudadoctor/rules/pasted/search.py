@@ -60,14 +60,15 @@ def search(text: str, kb: Knowledge) -> tuple[Hit, ...]:
     """The causes that a text may mean, the likeliest first; () where it is like nothing known."""
     text = _spelled(_without_number(text.strip()))
     machine = read_report(text, kb)
-    alike, meant = _alike(text), _meant(machine, kb)
-    if not meant.keys() - HARMLESS and max((like for like, _ in alike.values()), default=0) < _SURE:
+    alike, meant, quoted = _alike(text), _meant(machine, kb), _quoted(text)
+    most_alike = max((likeness for likeness, _ in alike.values()), default=0.0)
+    if not quoted and not meant.keys() - HARMLESS and most_alike < _SURE:
         return ()
     scores: dict[str, float] = defaultdict(float)
     for source in (_judged(machine, kb), meant):
         for cause, score in source.items():
             scores[cause] += score
-    for cause, share in _quoted(text).items():
+    for cause, share in quoted.items():
         scores[cause] += _QUOTED * share
     for cause, (likeness, _) in alike.items():
         scores[cause] += _LIKENESS * likeness
@@ -94,7 +95,7 @@ def _without_number(text: str) -> str:
     numbers = wording("numbers", dict[str, dict[str, str]])
     names = (kind,) if kind in numbers else tuple(numbers)
     told = [numbers[name][number] for name in names if number in numbers[name]]
-    if not kind and not told:
+    if text.isdecimal() and not told:
         return f"NVRM: Xid (PCI:0000:01:00): {number}"
     return told[0] if told else text
 
@@ -220,7 +221,7 @@ def _index() -> _Index:
 
 
 def _quoted(text: str) -> dict[str, float]:
-    """The causes in whose error texts the text stands as it is; the fewer they are, the surer."""
+    """The causes in whose examples the text stands as it is; the fewer they are, the surer."""
     words = _plain(text)
     if len(words.split()) < _PIECE:
         return {}
@@ -233,7 +234,7 @@ def _quoted(text: str) -> dict[str, float]:
 @cache
 def _examples() -> tuple[tuple[str, SymptomRow], ...]:
     rows = [row for row in symptoms().rows if row.means]
-    return tuple((_plain(text), row) for row in rows for text in (row.example, *row.words))
+    return tuple((_plain(row.example), row) for row in rows)
 
 
 def _pieces(text: str) -> frozenset[str]:
