@@ -12,7 +12,7 @@ from msgspec import Struct
 from cudadoctor import __version__, knowledge
 from cudadoctor.cli.options import Options
 from cudadoctor.model import factfile
-from cudadoctor.model.findings import Diagnosis, Finding, Plan, Plugged, Step, Wishes
+from cudadoctor.model.findings import Diagnosis, Finding, Plan, Step, Wishes
 from cudadoctor.model.machine import Machine, OptFloat, Strings
 from cudadoctor.model.trust import PLACEHOLDER, USER, Command, Foreign, Word, foreign, ours
 from cudadoctor.privacy.redact import Redactor
@@ -34,16 +34,11 @@ class Judged(Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
-def judge(
-    machine: Machine,
-    wishes: Wishes | None = None,
-    ignore: Strings = (),
-    plugged: Plugged = Plugged(),
-) -> Judged:
+def judge(machine: Machine, wishes: Wishes | None = None, ignore: Strings = ()) -> Judged:
     """Diagnose a machine and plan its repair. A redacted one is nobody's own: it was read."""
     tables = knowledge.load()
     machine = foreign(machine) if machine.redacted else machine
-    diagnosis = diagnose(machine, tables, ignore=ignore, plugged=plugged)
+    diagnosis = diagnose(machine, tables, ignore=ignore)
     if not diagnosis.roots and not (wishes and wishes.torch):
         return Judged(machine=machine, diagnosis=diagnosis, plan=Plan())
     from cudadoctor.plan.planner import plan  # a healthy machine loads nothing that writes commands

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from cudadoctor.cli import plugged
 from cudadoctor.cli.looking import look_of, passed, this_machine
 from cudadoctor.cli.options import (
     EXIT,
@@ -57,7 +56,7 @@ def check(options: Options) -> int:
     Exit code: 0 if healthy or if there are only warnings, 1 if broken, 2 for a usage error, 3 if
     there is not enough information to decide.
     """
-    refuse_contradictions(options, plugged.names(options))
+    refuse_contradictions(options)
     if options.saved:
         return _check_saved(options)
     if "TORCHELASTIC_RUN_ID" in os.environ and is_one_of_many():
@@ -96,8 +95,7 @@ def _checked(source: Source, options: Options) -> tuple[int, Report]:
     """The exit code for a machine, and what is shown of it."""
     from cudadoctor import pipeline
 
-    machine, said = plugged.judged(pipeline.with_options(source.machine, options), options)
-    judged = pipeline.judge(machine, ignore=options.ignore, plugged=said)
+    judged = pipeline.judge(pipeline.with_options(source.machine, options), ignore=options.ignore)
     shown = pipeline.report(judged, full=options.full, seconds=source.seconds)
     return pipeline.exit_code(judged.diagnosis, strict=options.strict), shown
 
@@ -183,7 +181,7 @@ def fix(options: Options) -> int:
     Exit code: 0 if fixed or if there is nothing to fix (--print: if there is a command to run), 1
     if not, 2 for a usage error or if --yes is missing and cudadoctor cannot ask for confirmation.
     """
-    refuse_contradictions(options, plugged.names(options))
+    refuse_contradictions(options)
     if options.printed or options.kind:
         from cudadoctor.cli import printing
 

@@ -450,13 +450,11 @@ _knowledge = _option(
     expose_value=False,
     help="Use the tables in this file",
 )
-_no_plugins = _option("--no-plugins", is_flag=True, help="Ignore installed plugins")
 _judging = (
     _option("--ignore", multiple=True, metavar="CAUSE", help="Ignore a cause (repeatable)"),
     _option("--compile", "compiles", is_flag=True, help="Assume you will compile CUDA extensions"),
     _option("--as-of", metavar="YYYY-MM-DD", help="Evaluate the report as of this date"),
     _knowledge,
-    _no_plugins,
 )
 
 _add(
@@ -618,7 +616,7 @@ _add(
 _add(
     commands.facts,
     "Save the facts about this machine",
-    look=(*_looking, _no_plugins),
+    look=_looking,
     show=(_full, _output, _lang),
 )
 _add(

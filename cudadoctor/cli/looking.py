@@ -20,27 +20,15 @@ def this_machine(options: Options) -> Machine:
     """This machine as the probes see it; no interpreter to examine is wrong use."""
     try:
         with Waiting(SHORTER) as progress:
-            found = examine.examine(look_of(options), progress, meanwhile=_load_the_core)
+            return examine.examine(look_of(options), progress, meanwhile=_load_the_core)
     except examine.NoInterpreter as error:
         from cudadoctor.cli.speech import spoken
 
         refuse(spoken(str(error)))
-    from cudadoctor.cli import plugged
-
-    return plugged.with_facts(found, options)
 
 
 KNOWLEDGE = "CUDADOCTOR_KNOWLEDGE"
 """Names a file of tables, as --knowledge does."""
-
-
-_named: list[str | None] = [None]
-
-
-def named_tables() -> str | None:
-    """The file of --knowledge, for a child that judges with the same tables."""
-    named = _named[0]
-    return named and os.path.abspath(named)
 
 
 def use_tables(named: str | None = None) -> None:
@@ -48,7 +36,6 @@ def use_tables(named: str | None = None) -> None:
 
     Where neither is there, this is all that it costs: one look for a file.
     """
-    _named[:] = [named]
     chosen = named or os.environ.get(KNOWLEDGE)
     if chosen and not (named or os.path.isabs(chosen)):
         refuse("{variable} must be an absolute path, not '{path}'", variable=KNOWLEDGE, path=chosen)

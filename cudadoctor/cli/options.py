@@ -30,8 +30,7 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: seconds for each probe. ranks: processes of the DDP stage. kind: --as, the file that
     fix --print writes in place of a script. shared: --allow-shared. advice: of check, what makes
     training faster here. newer: --check of update. soak: seconds that health goes on.
-    no_plugins: rules and facts of other packages
-    are left alone. format: --format of check; html: the file of its page.
+    format: --format of check; html: the file of its page.
     """
 
     python: str | None = None
@@ -79,7 +78,6 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_zero: bool = False
     format: Form | None = None
     html: str | None = None
-    no_plugins: bool = False
 
     @property
     def form(self) -> Form:
@@ -163,8 +161,8 @@ _FIELDS = {"from": "saved", "as": "kind", "check": "newer", "json": "as_json", "
 """Of an option that is no name in Python, or means something there."""
 
 
-def refuse_contradictions(options: Options, plugins: Sequence[str] = ()) -> None:
-    """Refuse what excludes each other, and values that mean nothing. plugins: their names."""
+def refuse_contradictions(options: Options) -> None:
+    """Refuse what excludes each other, and values that mean nothing."""
 
     def given(name: str) -> bool:
         return bool(getattr(options, _FIELDS.get(name, name.replace("-", "_"))))
@@ -183,7 +181,7 @@ def refuse_contradictions(options: Options, plugins: Sequence[str] = ()) -> None
     if options.hashes and options.kind != "requirements":
         refuse("--hashes works only with --as requirements; add that option or remove --hashes")
     refuse_device(options)
-    _refuse_unknown(options, plugins)
+    _refuse_unknown(options)
 
 
 def _refuse_two_forms(options: Options) -> None:
@@ -202,10 +200,9 @@ def _refuse_two_forms(options: Options) -> None:
         )
 
 
-def _refuse_unknown(options: Options, plugins: Sequence[str]) -> None:
+def _refuse_unknown(options: Options) -> None:
     for cause in options.ignore:
-        if not cause.startswith(tuple(f"{name}-" for name in plugins)):
-            refuse_unknown_cause(cause)
+        refuse_unknown_cause(cause)
     if options.torch is not None:
         from cudadoctor.solver.demand import constraint_of
 

@@ -28,10 +28,7 @@ def fix(options: Options) -> int:
     if options.kind is not None:
         return _project_file(acting(machine), options, options.kind)
     wishes = pipeline.wishes_of(options, machine)
-    from cudadoctor.cli import plugged
-
-    machine, said = plugged.judged(machine, options)
-    judged = pipeline.judge(machine, wishes, ignore=options.ignore, plugged=said)
+    judged = pipeline.judge(machine, wishes, ignore=options.ignore)
     if options.verify:
         judged = _verified(judged, wishes, here=not options.saved)
     written(_rendered(judged, options, wishes), options.output)

@@ -149,4 +149,4 @@ AREAS: dict[str, tuple[str, ...]] = {
 
 def area_of(cause: str) -> str:
     """The part of the machine in which a cause lies."""
-    return next((area for area, causes in AREAS.items() if cause in causes), "other")
+    return next(area for area, causes in AREAS.items() if cause in causes)

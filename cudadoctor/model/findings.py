@@ -227,14 +227,6 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
         )
 
 
-class Plugged(Struct, frozen=True, kw_only=True):
-    """What the rules of all plugins said of one machine."""
-
-    findings: tuple[Finding, ...] = ()
-    passed: Strings = ()
-    undecided: tuple[Undecided, ...] = ()
-
-
 class Rejection(Struct, frozen=True, kw_only=True):
     """A variant of torch that was passed over, and why."""
 

@@ -40,7 +40,6 @@ Strings = tuple[str, ...]
 StrPair = tuple[str, str]
 Versions = tuple[Version, ...]
 OptStrings = OptTuple[str]
-Scalar = str | int | float | bool | None
 Json = dict[str, Any]
 """Facts or a document as plain data: field -> value."""
 
@@ -769,7 +768,6 @@ class Machine(Section, frozen=True, kw_only=True):
     packages: distributions that matter. env: allow-listed environment variables that are set.
     redacted: names and secrets were replaced, so paths of this document do not exist anywhere.
     symptoms: error texts of a pasted report, None on a host. installs, disagreements: of a report.
-    plugins: name of a plugin -> what it read, by name.
     likeness: cause -> how much the words of a report are like those of reports about it, in nats
     over the root of the number of words; for ranking only.
     """
@@ -795,7 +793,6 @@ class Machine(Section, frozen=True, kw_only=True):
     symptoms: OptTuple[Symptom] = None
     installs: OptTuple[Install] = None
     disagreements: OptTuple[Disagreement] = None
-    plugins: dict[str, dict[str, Scalar]] = {}
     likeness: dict[str, float] | None = None
     origins: dict[str, str] = {}
     gaps: tuple[Gap, ...] = ()

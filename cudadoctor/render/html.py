@@ -13,7 +13,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from cudadoctor.locale.language import Language
-from cudadoctor.model.catalogue import area_of
+from cudadoctor.model.catalogue import CATALOGUE, area_of
 from cudadoctor.model.findings import Finding, Severity, Step
 from cudadoctor.model.machine import Gpu, GpuPair, Machine, OptStr
 from cudadoctor.render import Checked, Report, inert, summary
@@ -184,9 +184,8 @@ class _Article:
             for step in others:
                 more.extend(self._step(step, say("Or")))
             yield more
-        if summary.is_explained(finding):
-            command = f"`cudadoctor explain {finding.cause}`"
-            yield _e("p", *_prose(say("To read more, run: {command}", command=command)))
+        more_command = f"cudadoctor explain {finding.cause}"
+        yield _e("p", *_prose(say("To read more, run: {command}", command=f"`{more_command}`")))
 
     def _step(self, step: Step, word: str) -> Iterator[ET.Element]:
         say, machine = self.say, self.shown.machine
@@ -506,7 +505,7 @@ def _touched(finding: Finding) -> set[str]:
         while path and path not in _OF_FACTS:
             path = path.rpartition(".")[0]
         found |= {_OF_FACTS[path]} if path else set()
-    if not found:
+    if not found and finding.cause in CATALOGUE:
         area = area_of(finding.cause)
         found |= {_OF_AREAS[area]} if area in _OF_AREAS else set()
     return found

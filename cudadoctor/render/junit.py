@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as ET
 
 from cudadoctor.locale.language import Language
-from cudadoctor.model.catalogue import area_of
+from cudadoctor.model.catalogue import CATALOGUE, area_of
 from cudadoctor.model.findings import Finding, Severity
 from cudadoctor.model.machine import Stage
 from cudadoctor.render import Checked, Report, inert, summary
@@ -110,7 +110,8 @@ def _causes(shown: Report, *, strict: bool) -> Iterator[ET.Element]:
 
 
 def _class(cause: str) -> str:
-    return f"cudadoctor.{area_of(cause).replace(' ', '-')}"
+    area = area_of(cause) if cause in CATALOGUE else "other"
+    return f"cudadoctor.{area.replace(' ', '-')}"
 
 
 def _stage(stage: Stage) -> ET.Element:

@@ -221,8 +221,7 @@ def commands() -> dict[str, tuple[Commands, ...]]:
 
 def title_of(cause: str, say: Language) -> str:
     """A cause in a few words, without the values of any machine."""
-    known = explained().causes.get(cause)
-    return say(known.title) if known else cause  # a plugin's
+    return say(explained().causes[cause].title)
 
 
 def listing(say: Language | None = None) -> str:

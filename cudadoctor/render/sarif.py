@@ -81,8 +81,7 @@ def _notification(name: str, level: str, text: str) -> Json:
 def _rule(cause: str, shown: Report) -> Json:
     """The cause, as the gravest finding of it has it."""
     finding = next(found for found in shown.diagnosis.findings if found.cause == cause)
-    command = f"cudadoctor explain {cause}" if summary.is_explained(finding) else "cudadoctor check"
-    more = f"To read more about this cause, run: {command}"
+    more = f"To read more about this cause, run: cudadoctor explain {cause}"
     return {
         "id": cause,
         "shortDescription": {"text": _sentence(title_of(cause, _ENGLISH))},

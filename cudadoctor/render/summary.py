@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cudadoctor.locale.language import Language
-from cudadoctor.model.catalogue import CATALOGUE, area_of
+from cudadoctor.model.catalogue import area_of
 from cudadoctor.model.findings import (
     Confidence,
     Finding,
@@ -397,11 +397,6 @@ def finding_sentence(finding: Finding, say: Language) -> str:
     return _sentence(_unsure(finding, say, finding.title))
 
 
-def is_explained(finding: Finding) -> bool:
-    """Whether `explain` has a page of its cause: a plugin's causes have none."""
-    return finding.cause in CATALOGUE
-
-
 def finding_text(finding: Finding, shown: Report, say: Language) -> str:
     """A finding with its cure as plain lines, for a log: what is wrong, why, and what to type."""
     lines = [finding_sentence(finding, say), finding.why]
@@ -417,9 +412,10 @@ def finding_text(finding: Finding, shown: Report, say: Language) -> str:
             lines += [say("In {file}:", file=edit.file)]
             lines += [f"    {line}" for line in edit.what.splitlines()]
         lines += [say.spoken(text) for text in (manual_of(step), step.note) if text]
-    if is_explained(finding):
-        command = f"cudadoctor explain {finding.cause}"
-        lines += ["", say("To read more, run: {command}", command=command)]
+    lines += [
+        "",
+        say("To read more, run: {command}", command=f"cudadoctor explain {finding.cause}"),
+    ]
     return "\n".join(line for number, line in enumerate(lines) if line or number > 1)
 
 

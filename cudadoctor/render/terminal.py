@@ -153,9 +153,8 @@ class _Page(_Lines):
         self._sources(finding)
         for step in (step for word, step in steps if word == "or"):
             self._alternative(step)
-        if summary.is_explained(finding):
-            label = f"  {self.say('More'):<{MARGIN - 2}}"
-            self.beside(label, f"cudadoctor explain {finding.cause}", "dim")
+        label = f"  {self.say('More'):<{MARGIN - 2}}"
+        self.beside(label, f"cudadoctor explain {finding.cause}", "dim")
 
     def other(self, finding: Finding) -> None:
         """A finding below the first one."""

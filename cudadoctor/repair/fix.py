@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cudadoctor import __version__, knowledge, pipeline
-from cudadoctor.cli import plugged
 from cudadoctor.cli.looking import this_machine
 from cudadoctor.cli.options import Options, refuse
 from cudadoctor.cli.output import Waiting, asked, painted, signs, width, written
@@ -77,8 +76,7 @@ class _Fix(Struct):
         known = _known(prefix)
         machine = pipeline.with_options(this_machine(options), options)
         wishes = pipeline.wishes_of(options, machine)
-        machine, said = plugged.judged(machine, options)
-        judged = self.judged = pipeline.judge(machine, wishes, ignore=options.ignore, plugged=said)
+        judged = self.judged = pipeline.judge(machine, wishes, ignore=options.ignore)
         machine = judged.machine
         self.before = opinion(json_v1.report(pipeline.report(judged, full=True)))
         steps = begin.chosen(judged.plan)

@@ -24,7 +24,6 @@ from cudadoctor.model.findings import (
     Diagnosis,
     Evidence,
     Finding,
-    Plugged,
     Severity,
     Standing,
     Undecided,
@@ -45,13 +44,12 @@ def diagnose(
     knowledge: Knowledge,
     rules: Iterable[Rule] | None = None,
     ignore: Collection[str] = (),
-    plugged: Plugged = Plugged(),
 ) -> Diagnosis:
     """What is wrong with this machine, in causal order, and what could not be told.
 
-    ignore: causes that the user does not want to hear of. plugged: what the rules of plugins said.
+    ignore: causes that the user does not want to hear of.
     """
-    said = by_rules(machine, knowledge, rules, ignore, plugged)
+    said = by_rules(machine, knowledge, rules, ignore)
     return _weighed(said, machine, knowledge, ignore) if machine.look == "report" else said
 
 
@@ -60,7 +58,6 @@ def by_rules(
     knowledge: Knowledge,
     rules: Iterable[Rule] | None = None,
     ignore: Collection[str] = (),
-    plugged: Plugged = Plugged(),
 ) -> Diagnosis:
     """What the rules alone say, without the words of a report."""
     found = []
@@ -82,7 +79,7 @@ def by_rules(
             stated |= {rule.name} if answer else set()
         if answer is None and missing is not None:
             if rule.cause not in ignore:
-                undecided.append(undecided_of(rule, missing, machine))
+                undecided.append(_undecided(rule, missing, machine))
             continue
         if rule.cause in ignore or (rule.cause == "unknown" and ignored_found):
             ignored_found = ignored_found or answer is not None
@@ -90,10 +87,7 @@ def by_rules(
             if not pasted or _needs_facts(rule, knowledge):
                 passed.append(rule.cause)
         else:
-            found.append(finding_of(rule, answer, machine))
-    found += [finding for finding in plugged.findings if finding.cause not in ignore]
-    passed += [cause for cause in plugged.passed if cause not in ignore]
-    undecided += [gap for gap in plugged.undecided if gap.cause not in ignore]
+            found.append(_finding(rule, answer, machine))
     if pasted:
         found = _beside_the_complaint(found, machine, knowledge)
     explained = _rooted(_explained(found))
@@ -173,7 +167,7 @@ _OF_EVERY_BUILD: dict[str, tuple[OptStr, str]] = {
 several that all lead there."""
 
 
-def finding_of(rule: Rule, found: Found, machine: Machine) -> Finding:
+def _finding(rule: Rule, found: Found, machine: Machine) -> Finding:
     """because_of: all causes that may explain it away."""
     values = {name: _text(value) for name, value in found.values.items()}
     templates = (found.title or rule.title, found.why or rule.why)
@@ -217,7 +211,7 @@ def _evidence(path: str, machine: Machine) -> Evidence:
     return Evidence(fact=path, value=shown, source=origin_of(machine, path))
 
 
-def undecided_of(rule: Rule, missing: NotKnown, machine: Machine) -> Undecided:
+def _undecided(rule: Rule, missing: NotKnown, machine: Machine) -> Undecided:
     gap = gap_of(machine, missing.fact)
     return Undecided(
         cause=rule.cause,

@@ -27,7 +27,6 @@ CORE = (
     *("bench.techniques", "bench.judging", "bench.search", "bench.results", "bench.page"),
     *("bench.advice", "bench.script.stacks", "bench.script.starved"),
     *("health.measured", "health.judging", "health.page"),
-    "plugins.answers",
     *("cluster.differences", "cluster.judging", "cluster.launch", "cluster.page"),
 )
 """What judges and shows: values in, values out. A package stands for all its modules."""
@@ -35,7 +34,7 @@ CORE = (
 SHELL = frozenset(
     {"__main__", "probes.examine", "smoke", "cli.commands", "cli.group", "cli.fast"}
     | {"cli.output", "cli.speech", "cli.printing", "cli.looking", "cli.saved", "cli.renewing"}
-    | {"cli.formats", "cli.plugged", "plugins.child"}
+    | {"cli.formats"}
     | {"bench.store", "bench.command", "bench.conditions", "bench.heats", "bench.stable"}
     | {"bench.script"}
     | {"health.command"}
