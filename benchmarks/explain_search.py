@@ -85,11 +85,11 @@ def main() -> None:
     seconds, missed = [], []
     for change in CHANGES:
         counts = {"examples": [0, 0, 0], "words": [0, 0, 0]}
-        for row, text, example in asked(change):
+        for row, text, of_example in asked(change):
             started = perf_counter()
             names = [hit.cause for hit in search(text, kb)]
             seconds.append(perf_counter() - started)
-            count = counts["examples" if example else "words"]
+            count = counts["examples" if of_example else "words"]
             count[0] += 1
             count[1] += not expected(row).isdisjoint(names[:1])
             if expected(row).isdisjoint(names[:FIRST]):

@@ -89,7 +89,7 @@ def reserved_after(largest: int, variables: dict[str, str]) -> list[int]:
 def prove(proof: Proof) -> None:
     if proof.device != "cuda":
         skip("memory snapshots need a GPU that torch can use")
-    record = proof.technique(recorded, instead=lambda _file: contextlib.nullcontext())
+    record: Any = proof.technique(recorded, instead=lambda _file: contextlib.nullcontext())
     variables = proof.technique(EXPANDABLE, instead={})
     largest = proof.largest
     with tempfile.TemporaryDirectory() as folder:

@@ -38,7 +38,7 @@ from proof import Batch, Proof, calls_seen, in_processes, main, skip
 # --- Copy from here ------------------------------------------------------------------------------
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
 def evaluated(model: torch.nn.Module, batches: Iterable[Batch], metric: Any) -> float:
     """The metric over the batches of all processes. Call it in all of them.
 

@@ -146,6 +146,8 @@ OWN_CODE = ("lr_range_test", "sequence_length", "streaming_data", "synchronizati
 """Recipes whose technique calls no library: only --off switches them off."""
 FOR_GPUS = ("cuda_graphs", "prefetch")
 """Recipes that are skipped on a CPU; tests/recipes/cuda_stand_in.py stands in for their GPU."""
+UNTRIED = ("memory_snapshot",)
+"""Recipes that need a real GPU and have not been run on one."""
 
 RUNS = """
 import builtins, contextlib, json, os, runpy, sys, traceback, warnings
