@@ -256,7 +256,7 @@ def seen(
 @pytest.mark.parametrize(
     ("found", "by", "line"),
     [
-        (seen(WORKING, {"sync": 0.9, "torch": 0.1}), "not starved", 2),
+        (seen(WORKING, {"sync": 0.9, "torch": 0.1}), "not starved", 1),
         (seen(WAITING, {"torch": 0.4, "sync": 0.6}), starved.SYNC, 2),
         (seen(WAITING, {"torch": 0.4, "copy": 0.6}), starved.SYNC, 2),
         (seen(WAITING, {"sync": 0.45, "python": 0.55}), starved.PYTHON, 2),
