@@ -24,7 +24,7 @@ Troubleshooting:
   here.
 - The range test shows no minimum: start lower and end higher (1e-7 to 10).
 - Training after the range test starts with bad weights: restore the state of the model and create
-  the optimizer anew, as below. BatchNorm statistics are part of the state.
+  a new optimizer, as below. BatchNorm statistics are part of the state.
 - The loss is worse with more GPUs: under DDP, the batch of a step is the batch of one process times
   the number of processes. Scale the learning rate.
 - A larger batch needs more epochs to the same loss: the rate was not scaled, or the batch is above

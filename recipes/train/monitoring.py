@@ -99,7 +99,7 @@ def gpu() -> Any:
 
 
 def made_up() -> SimpleNamespace:
-    """Stands in for NVML: the GPU is at 90 %, and hot when it is asked for the third time."""
+    """A stand-in for NVML: the GPU is at 90 %, and hot when it is asked for the third time."""
     askers: list[int] = []
 
     def rates(_gpu: Any) -> SimpleNamespace:

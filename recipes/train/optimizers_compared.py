@@ -160,7 +160,7 @@ def prove(proof: Proof) -> None:
     proof.active(
         set(budget.values()) == {proof.seeds + 5} and len(taken) == 1 and len(inner) >= 2,
         f"each optimizer had {max(budget.values())} runs with {max(taken)} updates; the best rate"
-        f" of {', '.join(inner) or 'none'} lies inside the range",
+        f" of {', '.join(inner) or 'none'} is inside the range",
     )
     moves = {name: first_move(make, device) for name, make in candidates.items()}
     proof.active(

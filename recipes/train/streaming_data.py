@@ -5,7 +5,7 @@ too, and are read in one go from front to back. The dataset knows how many sampl
 out: state_dict() goes into the checkpoint, and load_state_dict() goes on with exactly the samples
 that were missing. Samples that were already used are skipped without being read or decoded.
 
-When it helps: the data does not fit on the disk of the machine, lies on a network file system or in
+When it helps: the data does not fit on the disk of the machine, is on a network file system or in
 a bucket, or consists of millions of small files. A job on a preemptible machine must not start its
 epoch over.
 

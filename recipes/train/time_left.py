@@ -20,7 +20,7 @@ Troubleshooting:
   recent steps (smoothing=0.3), but jumps at each evaluation.
 - The estimate is too low: evaluation, checkpoints or the first epoch from a slow disk are not
   counted. Time them too.
-- "CANCELLED AT ... DUE TO TIME LIMIT", from Slurm: save a checkpoint before the time is up. With
+- "DUE TO TIME LIMIT", from Slurm: save a checkpoint before the time is up. With
   #SBATCH --signal=B:USR1@300, the job script gets a signal five minutes before the end.
 - The steps get slower over time: the GPU may be too hot (monitoring.py), or memory is swapped.
 """
