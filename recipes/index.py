@@ -61,7 +61,7 @@ GROUPS = {
         "gradient_clipping",
     ),
     "Watching a training": ("profiling", "monitoring", "time_left", "gpu_against_cpu"),
-    "Several GPUs": ("ddp", "ddp_options", "fsdp2", "distributed_checkpoint"),
+    "Several GPUs": ("ddp", "ddp_options", "fsdp2"),
     "Other libraries": (
         "with_accelerate",
         "with_pytorch_accelerated",

@@ -154,4 +154,4 @@ def prove(proof: Proof) -> None:
 
 
 if __name__ == "__main__":
-    main(__doc__, prove, steps=(60, 12), batch=96, micro=28)  # 28: not a divisor of 96
+    main(__doc__, prove, steps=(60, 12), batch=96, micro=28)

@@ -76,7 +76,7 @@ def resume(checkpoint: Path, model: Any, optimizer: Any) -> int:
     return int(saved["step"])
 
 
-# --- Copy to here. The rest recommends steps for this machine, and is the proof. -----------------
+# --- Copy to here. The rest is the proof. --------------------------------------------------------
 
 DRIVE = 'from google.colab import drive; drive.mount("/content/drive")'
 # Variable that identifies it, name, folder that persists, and when; checked in this order.

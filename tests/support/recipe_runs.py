@@ -114,9 +114,6 @@ SWITCHED_OFF: dict[str, str] = {
     "dataloader": OTHER_LOADER,
     "ddp": "torch.nn.parallel.DistributedDataParallel = lambda model, *args, **options: model",
     "ddp_options": PLAIN_DDP,
-    "distributed_checkpoint": (
-        "import torch.distributed.checkpoint as dcp; dcp.save = lambda *args, **options: None"
-    ),
     "fp8": NO_FP8,
     "freezing": "torch.nn.Module.requires_grad_ = torch.nn.Module.eval = lambda self, *args: self",
     "fsdp2": (
