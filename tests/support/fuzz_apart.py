@@ -27,6 +27,7 @@ NOT_PARSERS = {
     "solver.demand.is_met": "begins with constraint_of, which is registered",
     "solver.demand.allowed": "begins with constraint_of, which is registered",
     "cli.output.written": "writes our own text",
+    "cli.output.replaced": "writes our own text",
     "knowledge.tables.version": "reads our own tables",
     "knowledge.symptoms.mark_of": "reads the search texts of our own table",
     "probes.driver.read_driver": "joins probes that are registered one by one",

@@ -282,6 +282,7 @@ def _texts() -> Iterator[tuple[str, Parser]]:
         ("installers.requirement.name_of", requirement.name_of),
         ("rules.process.read_visible", lambda text: read_visible(text, ("GPU-1", "GPU-2"))),
         ("cli.options.device_is_sound", cli_options.device_is_sound),
+        ("cli.options.cause_of", cli_options.cause_of),
         ("model.trust.is_host", trust.is_host),
     )
     for name, parse in simple:
