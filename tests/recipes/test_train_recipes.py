@@ -25,6 +25,7 @@ from recipe_runs import (
     ran_all,
 )
 
+pytestmark = pytest.mark.timeout(1500)  # one fixture runs every recipe three times
 SMALL = ("--small",)
 STAND_IN = Path(__file__).with_name("cuda_stand_in.py")
 SECTIONS = (
