@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from cudadoctor.model.trust import Foreign, foreign
 
 MOST_BYTES = factfile.MOST_BYTES
 _END_BYTES = 4 << 20
+_PART_BYTES = 1 << 16
 """Of what is larger, this much of the beginning and of the end is read."""
 RECORDING = "recording.json"
 """What makes a folder a recording: it is replayed as one machine."""
@@ -169,7 +170,7 @@ def _reported(name: str, data: bytes, *, whole: bool) -> Machine:
 
 
 def _bytes(name: str) -> tuple[bytes, bool]:
-    """What stands in the file, and whether that is all of it."""
+    """The contents of the file, and whether that is all of it."""
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
             data, whole = _ends(file)
@@ -182,11 +183,17 @@ def _bytes(name: str) -> tuple[bytes, bool]:
     return data, whole
 
 
-def _ends(file: BinaryIO) -> tuple[bytes, bool]:
-    data = file.read(MOST_BYTES + 1)
-    if len(data) <= MOST_BYTES:
-        return data, True
-    tail = data
-    while part := file.read(_END_BYTES):
+def _ends(file: Any) -> tuple[bytes, bool]:
+    """Read in parts: Python handles a signal between them, but not within one long read."""
+    parts = iter(lambda: file.read1(_PART_BYTES), b"")
+    data = bytearray()
+    for part in parts:
+        data += part
+        if len(data) > MOST_BYTES:
+            break
+    else:
+        return bytes(data), True
+    tail = bytes(data[-_END_BYTES:])
+    for part in parts:
         tail = (tail + part)[-_END_BYTES:]
-    return data[:_END_BYTES] + b"\n" + tail[-_END_BYTES:], False
+    return bytes(data[:_END_BYTES]) + b"\n" + tail, False
