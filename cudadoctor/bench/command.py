@@ -324,7 +324,7 @@ class Bench(Struct):
             faults=dict(fault.split(":", 1) for fault in self.asked.plant),
             cores=self.look["cores"],
             nvml=module_folder() or "" if gpu else "",
-            anew=not tiny,
+            reimports=not tiny,
         )
         until = began + search.slice_s
         host = local.this_host()

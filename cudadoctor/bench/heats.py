@@ -33,7 +33,7 @@ class Track(Struct, frozen=True, kw_only=True):
 
     share: of the GPU's free memory that a process may take. peaks: of the device by the tables.
     start_s: a lower limit for a start, for tests. cores: of the machine. nvml: the folder of a
-    pynvml, which tells of clocks. anew: import torch once for each heat: forks of one process have
+    pynvml, which reports the clocks. reimports: import torch once for each heat: forks of one process have
     its memory's layout, and so its luck.
     """
 
@@ -47,7 +47,7 @@ class Track(Struct, frozen=True, kw_only=True):
     faults: dict[str, str] = {}
     cores: int = 1
     nvml: str = ""
-    anew: bool = False
+    reimports: bool = False
 
 
 class Ready(Struct, frozen=True):
@@ -223,7 +223,7 @@ class Heats(Struct):
         """Start, take turns, stop. What fails is a result with a reason."""
         began = monotonic()
         end = min(self.until, began + heat.limit_s)
-        if self.track.anew:
+        if self.track.reimports:
             self.stable.end()
         wanted = [heat.reference, *heat.candidates, *[heat.reference] * heat.twins]
         runners = self._started(wanted, end)

@@ -51,7 +51,7 @@ def _script(name: str) -> ModuleType:
 
 def test_the_pages_of_causes_are_those_of_explain() -> None:
     made = _script("make").files()
-    old = "python docs/make.py writes them anew"
+    old = "python docs/make.py rewrites them"
     assert {path.name for path in DOCS.glob("causes/*")} == {
         name.rpartition("/")[2] for name in made if name.startswith("causes/")
     }, old
@@ -62,7 +62,7 @@ def test_the_pages_of_causes_are_those_of_explain() -> None:
 def test_the_commands_on_the_pages_are_those_of_the_planner() -> None:
     make = _script("make")
     written = make.COMMANDS.read_text(encoding="utf-8")
-    assert make.commands() == written, "python docs/make.py writes them anew"
+    assert make.commands() == written, "python docs/make.py rewrites them"
 
 
 def test_every_error_text_leads_to_its_cause() -> None:

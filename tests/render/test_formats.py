@@ -74,7 +74,7 @@ def report_of(case: str) -> Report:
 def test_the_published_schema_is_that_of_the_types() -> None:
     text = json_schema.dumps()
     assert SCHEMA.read_text(encoding="utf-8") == text, (
-        "cudadoctor check --json-schema > docs/check.schema.json writes it anew"
+        "cudadoctor check --json-schema > docs/check.schema.json rewrites it"
     )
 
 

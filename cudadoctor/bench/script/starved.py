@@ -191,7 +191,7 @@ def _trained(
     gradients = (at for at, process in _processes_of(ticks) if process.get("backward"))
     if (first := next(gradients, None)) is not None:
         return first, times[-1], "gradients"
-    # An import of torch is no training; how long after it the training begins is not known.
+    # Importing torch is not training yet, and it is unknown how soon afterwards training starts.
     loaded = (at for at, process in _processes_of(ticks) if process.get("torch"))
     start = next(loaded, times[0])
     return start + min(WARM_S, WARM_SHARE * (times[-1] - start)), times[-1], ""
