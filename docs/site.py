@@ -1,6 +1,6 @@
 """A hook of MkDocs: the pages from outside docs, each where its links lead to.
 
-The README is the home page. A link to a file that is not a page, such as a script, becomes its name:
+The README is the home page. A link to a file that is not a page (a script) becomes its name:
 the site has no copy of it.
 """
 

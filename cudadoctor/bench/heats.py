@@ -33,8 +33,8 @@ class Track(Struct, frozen=True, kw_only=True):
 
     share: of the GPU's free memory that a process may take. peaks: of the device by the tables.
     start_s: a lower limit for a start, for tests. cores: of the machine. nvml: the folder of a
-    pynvml, which reports the clocks. reimports: import torch once for each heat: forks of one process have
-    its memory's layout, and so its luck.
+    pynvml, which reports the clocks. reimports: import torch once for each heat: forks of one
+    process have its memory's layout, and so its luck.
     """
 
     device: str

@@ -135,12 +135,12 @@ def test_on_many_cores_they_start_side_by_side_but_for_what_compiles(
     assert (stable.waited == 2) is side_by_side
 
 
-def test_each_heat_imports_torch_anew_where_that_is_asked() -> None:
+def test_each_heat_imports_torch_again_if_asked() -> None:
     """Forks of one process have its memory's layout: its luck would be that of all of them."""
     stable = Scripted()
     ended: list[int] = []
     stable.end = lambda: ended.append(len(stable.lines))  # type: ignore[method-assign]
-    heats = heats_of(stable, anew=True)
+    heats = heats_of(stable, reimports=True)
     for _ in range(2):
         run(heats, Heat(reference=BASE, candidates=(config("decoder", "sdpa"),)))
     assert ended == [0, 2]
